@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from oncelog.console.masks import Mask
 
 NICENESS: Final = 10
-PRIORITIES: Final = ("low", "idle", "equal")
-"""How a console competes for the processor: `serve --console` starts it as idle; equal is for measurements."""
+PRIORITIES: Final = ("idle", "low", "equal")
+"""How a console competes for the processor."""
 REGISTRY_TIMEOUT_S: Final = 2.0
 """A page waits for it."""
 
@@ -47,8 +48,10 @@ REGISTRY_TIMEOUT_S: Final = 2.0
 @click.option("--key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Its key, a PEM file.")
 @click.option("--host-name", "host_names", multiple=True, metavar="NAME",
               help="A name of the console in addresses, besides those of loopback; may be repeated.")  # fmt: skip
+@click.option("--priority", type=click.Choice(PRIORITIES),
+              help="What it takes of the processor: what all others leave, a smaller share, an equal one.  [default: "
+                   "idle if a bootstrap server is on this machine, else low]")  # fmt: skip
 @click.option("--until-stdin-ends", is_flag=True, hidden=True)
-@click.option("--priority", type=click.Choice(PRIORITIES), default="low", hidden=True)
 @cluster_options
 def console_command(
     access: ClusterAccess,
@@ -62,8 +65,8 @@ def console_command(
     certificate: Path | None,
     key: Path | None,
     host_names: tuple[str, ...],
+    priority: str | None,
     until_stdin_ends: bool,
-    priority: str,
 ) -> None:
     """Show a cluster in a browser: who holds readers back, transactions as they happen, groups, messages.
 
@@ -108,7 +111,7 @@ def console_command(
         click.echo(f"oncelog console on {scheme}://{shown_host}:{listener.getsockname()[1]}/")
         sys.stdout.flush()
 
-    step_back(priority)
+    step_back(priority or _fitting_priority(settings.client.addresses))
     with listener:
         run(settings, listener, ready, sys.stdin.buffer if until_stdin_ends else None)
 
@@ -118,12 +121,22 @@ def step_back(priority: str) -> None:
 
     A low priority is a smaller share. It does not make room at once: Linux lets a program go on for some milliseconds
     when another one wakes up, unless the first one is idle. What is idle may have to wait for long on a machine that
-    has no time left, so this is for a console that a broker brings.
+    has no time left, so this is for a console beside a broker.
     """
     if priority == "idle" and sys.platform == "linux":
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        try:
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        except OSError as error:  # some sandboxes know no priorities but nice
+            click.echo(
+                f"The console cannot leave the processor to all others: {error.strerror}. It has a low priority.",
+                err=True,
+            )
     if priority != "equal":
         os.nice(NICENESS)
+
+
+def _fitting_priority(servers: Iterable[Address]) -> str:
+    return "idle" if any(server.is_loopback for server in servers) else "low"
 
 
 def _masks(file: Path | None) -> tuple[Mask, ...]:

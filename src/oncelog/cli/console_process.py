@@ -46,17 +46,17 @@ def cannot_listen(option: str, address: Address, error: OSError) -> click.ClickE
 
 @contextmanager
 def console_process(
-    servers: str, listen: str, client_file: Path | None = None, *, ready: bool = False, priority: str = "low"
+    servers: str, listen: str, client_file: Path | None = None, *, ready: bool = False, priority: str | None = None
 ) -> Iterator[None]:
     """It ends with the block, and with this process, however that ends: its standard input is closed then.
 
-    With `ready` the block begins when its address is printed: for those who draw on the terminal from then on. An idle
-    `priority` leaves the processor to this process and to all others.
+    With `ready` the block begins when its address is printed: for those who draw on the terminal from then on. Without
+    a `priority` the console finds the one that fits.
     """
     from oncelog.child_process import ChildProcess
 
     command = [sys.executable, "-m", "oncelog", "console", "-b", servers, "--listen", listen, "--until-stdin-ends"]
-    command += ["--priority", priority]
+    command += [] if priority is None else ["--priority", priority]
     command += [] if client_file is None else ["--config", str(client_file)]
     process = ChildProcess[str](command, stdin=subprocess.PIPE, stdout=subprocess.PIPE if ready else None, text=True)
     try:
@@ -71,6 +71,6 @@ def console_process(
             process.stdout.close()
 
 
-def console_beside(servers: str, listen: str | None) -> AbstractContextManager[None]:
+def console_beside(servers: str, listen: str | None, *, priority: str | None = None) -> AbstractContextManager[None]:
     """A console if an address is given, ready when the block begins."""
-    return nullcontext() if listen is None else console_process(servers, listen, ready=True)
+    return nullcontext() if listen is None else console_process(servers, listen, ready=True, priority=priority)

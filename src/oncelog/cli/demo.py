@@ -162,7 +162,8 @@ def _run(
     cluster = StandaloneCluster(folder / "cluster") if master is None else None
     with (
         _nodes(folder, bootstrap_servers, brokers, prefix) as (servers, nodes),
-        console_beside(servers, console_listen),
+        # Spark takes all processors: the pages of an idle console would be seen when it is over.
+        console_beside(servers, console_listen, priority="low"),
     ):
         demo = Demo(servers, folder, records, kills, console, nodes, cluster, master or "", prefix)
         try:

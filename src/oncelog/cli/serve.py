@@ -96,6 +96,7 @@ def serve_command(
                 sys.stdout.flush()
                 if console_listen is not None:
                     client_file = secured.client_file if secured is not None else None
+                    # Idle even if the broker has another address than loopback.
                     children.enter_context(console_process(str(address), console_listen, client_file, priority="idle"))
 
             users = secured.users if secured is not None else NO_USERS

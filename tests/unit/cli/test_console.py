@@ -62,6 +62,13 @@ def test_what_is_drawn_beside_it_begins_when_its_address_is_printed(capsys: pyte
         assert capsys.readouterr().out.startswith("oncelog console on http://127.0.0.1:")
 
 
+def test_a_console_beside_spark_is_not_idle() -> None:
+    """All processors are busy for minutes: its pages would not be seen before the end."""
+    before = set(children_of(os.getpid()))
+    with console_beside("127.0.0.1:1", "127.0.0.1:0", priority="low"):
+        assert policies_of([child for child in children_of(os.getpid()) if child not in before]) == {os.SCHED_OTHER}
+
+
 def is_served(address: str) -> bool:
     try:
         with urllib.request.urlopen(address, timeout=60) as answer:
@@ -80,18 +87,61 @@ def policies_of(pids: list[int]) -> set[int]:
     return {os.sched_getscheduler(thread) for thread in threads}
 
 
+def stepped_back(call: str) -> list[str]:
+    """By how much a process is nicer after a call of the module, and whether it is idle then."""
+    code = (
+        "import os; from oncelog.cli import console; before = os.nice(0); "
+        f"{call}; print(os.nice(0) - before, os.sched_getscheduler(0) == os.SCHED_IDLE)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return [*done.stdout.split(), *done.stderr.splitlines()]
+
+
+def nicer_by(niceness: int) -> str:
+    """A test run at a low priority has less room to step back: the lowest is 19."""
+    return str(min(niceness, 19 - os.nice(0)))
+
+
 @pytest.mark.parametrize(
     ("priority", "niceness", "is_idle"), [("low", 10, False), ("idle", 10, True), ("equal", 0, False)]
 )
 def test_a_console_steps_back_as_far_as_it_is_told(priority: str, niceness: int, is_idle: bool) -> None:
-    code = (
-        "import os; from oncelog.cli.console import step_back; before = os.nice(0); "
-        f"step_back({priority!r}); print(os.nice(0) - before, os.sched_getscheduler(0) == os.SCHED_IDLE)"
-    )
-    # A test run at a low priority has less room to step back: the lowest is 19.
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    shown = min(niceness, 19 - os.nice(0))
-    assert done.stdout.split() == [str(shown), str(is_idle)]
+    assert stepped_back(f"console.step_back({priority!r})") == [nicer_by(niceness), str(is_idle)]
+
+
+def test_a_console_that_may_not_be_idle_says_so_and_has_a_low_priority() -> None:
+    refuse = "def refuse(*given): raise PermissionError(1, 'Operation not permitted')"
+    call = f"exec({refuse!r}); os.sched_setscheduler = refuse; console.step_back('idle')"
+    assert stepped_back(call) == [
+        nicer_by(10),
+        "False",
+        "The console cannot leave the processor to all others: Operation not permitted. It has a low priority.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("servers", "options", "is_idle"),
+    [
+        ("127.0.0.1:1", (), True),
+        ("192.0.2.7:9092,localhost:1", (), True),
+        ("[::1]:1", (), True),
+        ("192.0.2.7:9092", (), False),
+        ("127.0.0.1:1", ("--priority", "low"), False),
+        ("192.0.2.7:9092", ("--priority", "idle"), True),
+    ],
+)
+def test_a_console_by_itself_is_idle_beside_a_broker_on_this_machine(
+    servers: str, options: tuple[str, ...], is_idle: bool
+) -> None:
+    command = [sys.executable, "-m", "oncelog", "console", "-b", servers, "--listen", "127.0.0.1:0", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("oncelog console on ")
+        assert policies_of([process.pid]) == {os.SCHED_IDLE if is_idle else os.SCHED_OTHER}
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

@@ -10,6 +10,7 @@ from html import unescape
 from typing import Any, Final, NamedTuple
 
 from oncelog.client.admin import ConfigResource, ConfigSource, ResourceType
+from oncelog.client.consumer_config import ISOLATION
 from oncelog.client.visibility import IsolationLevel
 from oncelog.console import lanes, messages
 from oncelog.console.export import FORMATS
@@ -33,10 +34,6 @@ TIMELINE_BATCHES_MAX: Final = 3_000
 NAMES_S: Final = 30.0
 """Who writes in a transaction has its id already, and keeps it."""
 PRODUCERS_MAX: Final = 500
-ISOLATIONS: Final = {
-    "read_committed": IsolationLevel.READ_COMMITTED,
-    "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
-}
 SIZED_PARTITIONS_MAX: Final = 1_000
 EVERYWHERE: Final = "all"
 _RESUME: Final = re.compile(r"(\d{1,9}):(\d{1,18})")
@@ -254,7 +251,8 @@ def message_list(console: Console, query: Query, name: str) -> Page:
     found = console.topic(name)
     text, start_text = query.text("q"), query.word("start", "latest")
     limit = query.number("limit", 50, 1, messages.ROWS_MAX)
-    isolation, view = query.choice("isolation", tuple(ISOLATIONS)), query.choice("view", ("all", "keys"))
+    isolations = sorted(ISOLATION)  # the first is read unless the address says otherwise: committed records
+    isolation, view = query.choice("isolation", isolations), query.choice("view", ("all", "keys"))
     field = query.choice("field", messages.FIELDS)
     is_everywhere = query.word("partition") == EVERYWHERE
     if is_everywhere and (not text or view == "keys"):
@@ -266,7 +264,7 @@ def message_list(console: Console, query: Query, name: str) -> Page:
         partitions[0] if partitions else TopicPartition(name, 0),
         0,
         limit,
-        ISOLATIONS[isolation],
+        ISOLATION[isolation],
         messages.Needle(text, field) if text else None,
         view == "keys",
         console.contents(name),
@@ -283,7 +281,7 @@ def message_list(console: Console, query: Query, name: str) -> Page:
         "partition": None if is_everywhere else number,
         "partitions": [one.info.partition for one in found.partitions],
         "isolation": isolation,
-        "isolations": list(ISOLATIONS),
+        "isolations": isolations,
         "start_text": start_text,
         "limit": limit,
         "q": text,
