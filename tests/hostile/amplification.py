@@ -14,6 +14,7 @@ from uuid import UUID
 from oncelog.core.broker_config import STANDARD_AUTHORIZER
 from oncelog.core.errors import ErrorCode
 from oncelog.protocol.api_keys import ApiKey
+from tests.hostile.aborted_log import ABORTED_TOPIC
 from tests.unit.server.harness import batch_of
 
 MIB: Final = 1 << 20
@@ -136,6 +137,10 @@ ROWS: Final = (
         {"max_wait_ms": 200, "min_bytes": 10 * MIB, "max_bytes": MIB, "topics": [{"topic": "wide", "partitions":
             _partitions(3_000, "partition", fetch_offset=0, partition_max_bytes=MIB)}]},
         5, before=WIDE, cpu_s_max=15, memory_bytes_max=128 * MIB, answer_bytes_max=2 * MIB),
+    Row(ApiKey.FETCH, 11, "a range with many aborted transactions",
+        {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 55 * MIB, "isolation_level": 1, "topics": [
+            {"topic": ABORTED_TOPIC, "partitions": [{"partition": 0, "fetch_offset": 0,
+                                                     "partition_max_bytes": 55 * MIB}]}]}, 5),
     Row(ApiKey.LIST_OFFSETS, 7, "many partitions",
         {"replica_id": -1, "topics": [{"name": "wide", "partitions": _partitions(3_000, timestamp=-1)}]}, 5,
         before=WIDE, cpu_s_max=20, memory_bytes_max=128 * MIB),

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.api_versions import ApiVersionsRequest
 from oncelog.protocol.schema import Message
+from tests.hostile.aborted_log import write_aborted_log
 from tests.hostile.amplification import OPEN, ROWS, WITH_ACLS, Row
 from tests.hostile.batch_rows import BATCH_ROWS
 from tests.hostile.bystander import Bystander, Waits
@@ -196,11 +197,12 @@ def main(names: list[str]) -> int:
         (WITH_ACLS, [row for row in rows if row.acls]),
         (CONTROLLER, CONTROLLER_ROWS),
     ):
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            measured_broker(Path(folder), settings) as broker,
-            beside(broker) as attacked,
-        ):
+        with contextlib.ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            if settings is OPEN:
+                write_aborted_log(folder / "data")
+            broker = stack.enter_context(measured_broker(folder, settings))
+            attacked = stack.enter_context(beside(broker))
             make_topics(attacked, played)
             for row in played:
                 if not names or row.api.name.lower() in names:

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import KafkaError as ConfluentError
 
 from oncelog.core.errors import ErrorCode
 from oncelog.protocol.api_keys import ApiKey
@@ -19,7 +21,8 @@ from oncelog.server.controller_front import NEEDED
 from oncelog.server.forwarding import FORWARDED
 from oncelog.server.metrics_port import CONNECTIONS_MAX
 from peers.kafka.kafka import free_port
-from tests.hostile.amplification import OPEN, ROWS, WITH_ACLS, Row
+from tests.hostile.aborted_log import ABORTED_TOPIC, COMMITTED, write_aborted_log
+from tests.hostile.amplification import MIB, OPEN, ROWS, WITH_ACLS, Row
 from tests.hostile.batch_rows import BATCH_ROWS
 from tests.hostile.controller_rows import CONTROLLER, CONTROLLER_ROWS
 from tests.hostile.measured_broker import measured_broker
@@ -38,8 +41,9 @@ def metrics_port() -> int:
 
 @pytest.fixture(scope="module")
 def open_broker(tmp_path_factory: pytest.TempPathFactory, metrics_port: int) -> Iterator[Attacked]:
-    settings = {**OPEN, "oncelog.metrics.port": metrics_port}
-    with measured_broker(tmp_path_factory.mktemp("hostile"), settings) as broker, beside(broker) as attacked:
+    settings, folder = {**OPEN, "oncelog.metrics.port": metrics_port}, tmp_path_factory.mktemp("hostile")
+    write_aborted_log(folder / "data")
+    with measured_broker(folder, settings) as broker, beside(broker) as attacked:
         make_topics(attacked, (row for row in (*ROWS, *BATCH_ROWS) if not row.acls))
         yield attacked
 
@@ -63,6 +67,23 @@ def test_what_a_request_costs(
     record_property("stretch_ms", round(min(outcome.stretch_s for outcome in outcomes) * 1000, 1))
     assert is_within(row, outcomes[-1]), outcomes
     assert row.codes <= {ErrorCode(code) for outcome in outcomes for code in outcome.codes}, outcomes
+
+
+def test_what_readers_see_among_many_aborted_transactions(open_broker: Attacked) -> None:
+    consumer = Consumer(
+        {"bootstrap.servers": open_broker.broker.bootstrap_servers, "group.id": "readers",
+         "isolation.level": "read_committed", "fetch.message.max.bytes": 50 * MIB, "fetch.max.bytes": 50 * MIB,
+         "enable.partition.eof": True}
+    )  # fmt: skip
+    consumer.assign([TopicPartition(ABORTED_TOPIC, 0, 0)])
+    seen: list[tuple[bytes, bytes]] = []
+    while (message := consumer.poll(30)) is not None and message.error() is None:
+        seen.append((message.value(), b"%d" % message.offset()))
+    assert message is not None
+    assert message.error().code() == ConfluentError._PARTITION_EOF
+    consumer.close()
+    assert len(seen) == COMMITTED
+    assert all(value == offset for value, offset in seen)
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ BRIEF_S: Final = 0.001
 """What was answered within this time is not looked at: so many elements cannot be made in it."""
 _WITH_RECORDS: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
 _LEVELS_WITH_RECORDS: Final = 2
-"""Topics and partitions: there is nothing below them that is many."""
+"""Topics and partitions: what is below them is bounded (`aborted_transactions`)."""
 
 _USED_BY_MOST_CLIENTS: Final = (
     ApiKey.PRODUCE,

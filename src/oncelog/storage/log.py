@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Generator, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from typing import Final
 from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NO_TIMESTAMP
+from oncelog.core.steps import at_once
 from oncelog.storage import partition_metadata
 from oncelog.storage.append_checks import check_batches
 from oncelog.storage.append_info import AppendInfo
@@ -58,6 +59,7 @@ from oncelog.storage.recovery import load_log
 from oncelog.storage.segment import Segment, segment_number
 from oncelog.storage.segment_swap import CleanedSegment
 from oncelog.storage.txn_index import AbortedTxn
+from oncelog.storage.txn_index_keeper import SegmentGoneError
 
 logger = logging.getLogger("oncelog.storage")
 
@@ -300,7 +302,20 @@ class Log:
 
     def aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedTxn]:
         """Aborted transactions with data in [fetch_offset, upper_bound), in the order of their markers."""
-        return self.files.txn_indexes.collect(fetch_offset, upper_bound)
+        found: list[AbortedTxn] = []
+        at_once(self.collect_aborted(fetch_offset, upper_bound, found))
+        return found
+
+    def collect_aborted(
+        self, fetch_offset: int, upper_bound: int, found: list[AbortedTxn], producers: Container[int] | None = None
+    ) -> Generator[None, None, None]:
+        """Adds them to `found`, or those of `producers` alone. Other work may be done at a yield: then SegmentGoneError
+        says that the log has changed, and that what was read of it before must be read again."""
+        generation = self.generation
+        for _ in self.files.txn_indexes.collect(fetch_offset, upper_bound, found, producers):
+            yield
+            if self.generation != generation:
+                raise SegmentGoneError(f"{self.topic_partition} was cut, or opened again")
 
     def offset_for_timestamp(
         self, timestamp: int, *, end_offset: int, start_offset: int = 0, reader: TimesReader | None = None

@@ -9,7 +9,8 @@ are looked up, once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Generator, Iterable, Sequence
+from typing import Final
 
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol.batch import CorruptBatchError
@@ -22,6 +23,12 @@ from oncelog.storage.snapshot_files import SnapshotFiles
 from oncelog.storage.txn_index import AbortedTxn, CorruptTxnIndexError
 
 logger = logging.getLogger("oncelog.storage")
+
+_SEGMENTS_PER_STEP: Final = 16
+
+
+class SegmentGoneError(Exception):
+    """What was read of the log goes with indexes that are no longer there: it is to be read again."""
 
 
 class TxnIndexKeeper:
@@ -57,20 +64,53 @@ class TxnIndexKeeper:
             if segment.base_offset < end_offset:
                 self.check(segment)
 
-    def collect(self, fetch_offset: int, upper_bound: int) -> list[AbortedTxn]:
-        """Aborted transactions with data in [fetch_offset, upper_bound), in the order of their markers."""
-        aborted: list[AbortedTxn] = []
-        for segment in self._segments[segment_number(self._segments, fetch_offset) :]:
+    def collect(
+        self, fetch_offset: int, upper_bound: int, found: list[AbortedTxn], producers: Container[int] | None
+    ) -> Generator[None, None, None]:
+        """Adds aborted transactions with data in [fetch_offset, upper_bound) to `found`, in the order of their markers.
+
+        Other work may be done at a yield. SegmentGoneError if it has removed a segment that is still to be looked at.
+        """
+        for count, segment in enumerate(self._segments[segment_number(self._segments, fetch_offset) :]):
+            if count % _SEGMENTS_PER_STEP == _SEGMENTS_PER_STEP - 1:
+                yield
+            self._require(segment)
+            found_before = len(found)
             try:
                 self.check(segment)
-                search = segment.txn_index.collect(fetch_offset, upper_bound)
+                is_complete = yield from self._collect(segment, fetch_offset, upper_bound, found, producers)
             except CorruptTxnIndexError:
                 self.rebuild(segment)
-                search = segment.txn_index.collect(fetch_offset, upper_bound)
-            aborted += search.aborted
-            if search.complete:
+                del found[found_before:]
+                is_complete = yield from self._collect(segment, fetch_offset, upper_bound, found, producers)
+            if is_complete:
                 break
-        return aborted
+
+    def _collect(
+        self,
+        segment: Segment,
+        fetch_offset: int,
+        upper_bound: int,
+        found: list[AbortedTxn],
+        producers: Container[int] | None,
+    ) -> Generator[None, None, bool]:
+        index = segment.txn_index
+        steps = index.collect(fetch_offset, upper_bound, found, producers)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                is_complete: bool = done.value
+                return is_complete
+            yield
+            self._require(segment)
+            if segment.txn_index is not index:
+                raise SegmentGoneError(f"the transaction index of {segment} was rebuilt")
+
+    def _require(self, segment: Segment) -> None:
+        """It was there when the search began. Nothing else may have changed it since but an append."""
+        if self._segments[segment_number(self._segments, segment.base_offset)] is not segment:
+            raise SegmentGoneError(f"{segment} is no longer a part of the log")
 
     def add(self, segment: Segment, aborted: AbortedTxn) -> None:
         """The marker is in the segment already, so an index that is rebuilt has the entry."""

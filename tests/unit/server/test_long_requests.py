@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,11 @@ from oncelog.protocol.messages.write_txn_markers import (
 )
 from oncelog.protocol.primitives import MalformedRequest
 from oncelog.server import coordinator_runtime, turns
+from oncelog.server.context import RequestContext
 from oncelog.server.fetch_session import EVICTION_IDLE_MS
+from oncelog.server.handlers.h01_fetch import handle as handle_fetch
 from tests.unit.server.harness import BrokerInProcess, batch_of
+from tests.unit.server.test_produce_fetch import fetch_request
 
 FETCH_VERSION = 11
 
@@ -100,6 +104,22 @@ def test_a_fetch_session_grows_and_shrinks_in_parts(node: BrokerInProcess, monke
     node.clock.advance_ms(0)
     assert waiting.value.error_code == ErrorCode.NONE
     assert node.broker.fetch_sessions._partitions == 10
+
+
+@pytest.mark.parametrize(("min_bytes", "left_bytes"), [(1, 70_000), (200_000, 0)])
+def test_a_fetch_of_many_partitions_holds_what_it_has_read(
+    node: BrokerInProcess, min_bytes: int, left_bytes: int
+) -> None:
+    """Others may read as much meanwhile. One that waits for more lets go of it."""
+    node.create("wide", partitions=40)
+    node.produce("wide", [bytes(70_000)], partition=1)
+    offsets = {("wide", index): 0 for index in range(40)}
+    request = fetch_request(node, offsets, min_bytes=min_bytes, max_wait_ms=1_000)
+    steps = handle_fetch(node.broker, request, RequestContext(11, "test", node.peer))
+    assert isinstance(steps, Generator)
+    held_bytes = list(accumulate(step or 0 for step in steps))
+    assert max(held_bytes) > 70_000
+    assert left_bytes <= held_bytes[-1] <= left_bytes * 1.1
 
 
 def test_a_fetch_session_that_ends_while_it_grows_is_told(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 
+from oncelog.core.steps import at_once
 from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.txn_index import AbortedTxn
+from oncelog.storage.txn_index_keeper import SegmentGoneError
 from tests.unit.storage.log_harness import (
+    NOW_MS,
     SMALL,
     append,
     append_txn,
@@ -60,6 +64,60 @@ def test_hundred_thousand_aborts_are_not_scanned(tmp_path: Path, monkeypatch: py
     found = log.aborted_transactions(150_000, 150_010)
     assert [txn.first_offset for txn in found] == [150_000, 150_002, 150_004, 150_006, 150_008]
     assert sum(reads) < 10_000
+
+
+def long_search(folder: Path) -> tuple[Log, Generator[None, None, None]]:
+    """A log with many aborted transactions, of which some are found."""
+    log = new_log(folder, LogConfig(segment_bytes=100_000))
+    for number in range(800):
+        append_txn(log, 1, number)
+        end_txn(log, 1, commit=False)
+    assert len(log.segments) > 1
+    steps = log.collect_aborted(0, log.log_end_offset, [])
+    next(steps)
+    return log, steps
+
+
+def remove_the_segment(log: Log) -> None:
+    log.delete_records(log.log_end_offset)
+
+
+def rebuild_the_index(log: Log) -> None:
+    path = log.segments[0].txn_index.path
+    path.write_bytes(path.read_bytes()[:-34])
+    log.files.txn_indexes.rebuild(log.segments[0])
+
+
+def cut_the_log(log: Log) -> None:
+    log.truncate_to(log.log_end_offset - 1, now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize("change", [remove_the_segment, rebuild_the_index, cut_the_log])
+def test_a_search_notices_that_what_it_is_about_has_changed(tmp_path: Path, change: Callable[[Log], None]) -> None:
+    log, steps = long_search(tmp_path)
+    change(log)
+    with pytest.raises(SegmentGoneError):
+        at_once(steps)
+
+
+def test_a_search_does_not_mind_appends_and_rolls(tmp_path: Path) -> None:
+    log = new_log(tmp_path, LogConfig(segment_bytes=100_000))
+    for number in range(800):
+        append_txn(log, 1, number)
+        end_txn(log, 1, commit=False)
+    expected, found = log.aborted_transactions(0, log.log_end_offset), list[AbortedTxn]()
+    for number, _ in enumerate(log.collect_aborted(0, log.log_end_offset, found)):
+        append_txn(log, 2, number)
+        end_txn(log, 2, commit=False)
+        log.roll(NOW_MS)
+    assert (found, len(found)) == (expected, 800)
+
+
+def test_a_search_for_some_producers(tmp_path: Path) -> None:
+    log = aborted_log(tmp_path)
+    found: list[AbortedTxn] = []
+    at_once(log.collect_aborted(0, log.log_end_offset, found, {3, 103}))
+    assert [txn.producer_id for txn in found] == [3, 103]
 
 
 def aborted_log(folder: Path) -> Log:

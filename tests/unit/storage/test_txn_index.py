@@ -10,8 +10,9 @@ import pytest
 
 from oncelog.core import failpoints
 from oncelog.core.invariant import InvariantError
+from oncelog.core.steps import at_once
 from oncelog.storage.file_cache import FileCache
-from oncelog.storage.txn_index import ENTRY_SIZE_BYTES, AbortedTxn, CorruptTxnIndexError, TxnIndex, TxnIndexSearch
+from oncelog.storage.txn_index import ENTRY_SIZE_BYTES, AbortedTxn, CorruptTxnIndexError, TxnIndex
 
 BASE_OFFSET = 10
 
@@ -32,6 +33,13 @@ def txn(first: int, last: int, lso: int, pid: int = 1000) -> AbortedTxn:
     return AbortedTxn(pid, first, last, lso)
 
 
+def collect(index: TxnIndex, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTxn], bool]:
+    """What is found, and whether no later segment can have more."""
+    found: list[AbortedTxn] = []
+    is_complete = at_once(index.collect(fetch_offset, upper_bound, found))
+    return found, is_complete
+
+
 FOUR = [txn(0, 13, 11, pid=0), txn(11, 15, 12, pid=1), txn(12, 20, 18, pid=2), txn(18, 25, 26, pid=3)]
 
 
@@ -44,7 +52,7 @@ def test_reference_vector_is_written_byte_for_byte(tmp_path: Path) -> None:
 
 
 def test_file_is_created_with_the_first_entry(index: TxnIndex, path: Path) -> None:
-    assert index.collect(0, 100) == TxnIndexSearch([], complete=False)
+    assert collect(index, 0, 100) == ([], False)
     index.truncate_to(0)
     index.reset()
     index.sanity_check()
@@ -89,8 +97,8 @@ def test_entries_are_there_when_the_file_is_opened_again(index: TxnIndex, path: 
 def test_collect(index: TxnIndex, fetch_offset: int, upper_bound: int, expected: list[int], complete: bool) -> None:
     for entry in FOUR:
         index.append(entry)
-    found = index.collect(fetch_offset, upper_bound)
-    assert ([entry.producer_id for entry in found.aborted], found.complete) == (expected, complete)
+    found, is_complete = collect(index, fetch_offset, upper_bound)
+    assert ([entry.producer_id for entry in found], is_complete) == (expected, complete)
 
 
 def test_collect_skips_transactions_that_began_past_the_range_and_goes_on(index: TxnIndex) -> None:
@@ -99,8 +107,8 @@ def test_collect_skips_transactions_that_began_past_the_range_and_goes_on(index:
         index.append(txn(last - 1, last, 12, pid=last))
     index.append(txn(12, 60, 61, pid=7))
     for upper_bound in (20, 49):
-        found = index.collect(10, upper_bound)
-        assert ([entry.producer_id for entry in found.aborted], found.complete) == ([7], True)
+        found, is_complete = collect(index, 10, upper_bound)
+        assert ([entry.producer_id for entry in found], is_complete) == ([7], True)
 
 
 def test_collect_in_a_long_index_reads_a_small_part_of_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,10 +123,10 @@ def test_collect_in_a_long_index_reads_a_small_part_of_it(path: Path, monkeypatc
 
     monkeypatch.setattr(os, "pread", counting_pread)
     for fetch_offset in (10, 99_999, 199_990):
-        found = index.collect(fetch_offset, fetch_offset + 6)
-        assert next(entry.last_offset for entry in found.aborted) in (fetch_offset, fetch_offset + 1)
-        assert 3 <= len(found.aborted) <= 4
-        assert found.complete
+        found, is_complete = collect(index, fetch_offset, fetch_offset + 6)
+        assert found[0].last_offset in (fetch_offset, fetch_offset + 1)
+        assert 3 <= len(found) <= 4
+        assert is_complete
     assert read_bytes < 20_000
     index.close()
 
@@ -166,9 +174,9 @@ def test_a_file_that_ends_within_an_entry_or_is_empty_is_not_searched(path: Path
     path.write_bytes((FOUR[0].encode() + FOUR[1].encode())[:size])
     index = TxnIndex(FileCache().handle(path), 10)
     with pytest.raises(CorruptTxnIndexError):
-        index.collect(0, 1000)
+        collect(index, 0, 1000)
     index.reset()
-    assert index.collect(0, 1000).aborted == []
+    assert collect(index, 0, 1000) == ([], False)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise
 from oncelog.protocol.messages.fetch import (
-    AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
     FetchRequest,
@@ -25,6 +24,7 @@ from oncelog.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
+from oncelog.server.aborted_transactions import AbortedTransactions
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import HangUp, RequestContext
@@ -64,6 +64,9 @@ class _Read:
     target: FetchTarget
     data: PartitionData
     size_bytes: int
+    partition: Partition | None = None
+    """Whose aborted transactions below the upper bound are to be named."""
+    upper_bound_offset: int = 0
 
 
 class _Fetch:
@@ -84,6 +87,7 @@ class _Fetch:
         "_session",
         "_timer",
         "_token",
+        "_told_bytes",
         "_wake_pending",
         "_wanted",
         "_watched",
@@ -116,6 +120,7 @@ class _Fetch:
         self._promise: Promise[FetchResponse | HangUp] | None = None
         self._watched: list[Partition] = []
         self._wake_pending = False
+        self._told_bytes = 0
 
     def start(self) -> Steps[Answer]:
         reads, size_bytes, settled = yield from self._read_all()
@@ -123,6 +128,9 @@ class _Fetch:
             self._min_bytes = min(self._min_bytes, self._broker.budget.fetch_room_bytes())
         if settled or size_bytes >= self._min_bytes or self._request.max_wait_ms <= 0 or not self._wanted:
             return (yield from self._answer(reads))
+        if self._told_bytes:
+            del reads
+            yield self._untold_bytes(0)
         promise: Promise[FetchResponse | HangUp] = Promise()
         self._promise = promise
         try:
@@ -210,15 +218,42 @@ class _Fetch:
         total_bytes = 0
         settled = False
         max_bytes = min(self._max_bytes, self._broker.budget.fetch_room_bytes())
+        aborted = AbortedTransactions()
         for number, target in enumerate(self._wanted):
             if number % _PARTITIONS_PER_STEP == _PARTITIONS_PER_STEP - 1:
-                yield
+                yield self._untold_bytes(total_bytes)
             read = self._read(target, max_bytes - total_bytes, total_bytes == 0)
+            while (partition := read.partition) is not None:
+                if (yield from self._name_aborted(read, partition, aborted, total_bytes)):
+                    break
+                read = self._read(target, max_bytes - total_bytes, total_bytes == 0)
             if read.data.error_code or read.data.preferred_read_replica >= 0:
                 settled = True
             total_bytes += read.size_bytes
             reads.append(read)
         return reads, total_bytes, settled
+
+    def _untold_bytes(self, read_bytes: int) -> int:
+        """What is held while others have their turn."""
+        untold_bytes, self._told_bytes = read_bytes - self._told_bytes, read_bytes
+        return untold_bytes
+
+    def _name_aborted(
+        self, read: _Read, partition: Partition, aborted: AbortedTransactions, before_bytes: int
+    ) -> Steps[bool]:
+        """False if the log has changed meanwhile, and is to be read again."""
+        steps = aborted.name(partition, read.target.fetch_offset, read.upper_bound_offset, read.data)
+        is_named = False
+        try:
+            while True:
+                next(steps)
+                yield self._untold_bytes(before_bytes + read.size_bytes)
+        except StopIteration as done:
+            is_named = done.value
+        except KafkaError as error:
+            read.data, is_named = failed_partition(read.target.partition, error.code), True
+        read.size_bytes = len(read.data.records or b"")
+        return is_named
 
     def _read(self, target: FetchTarget, budget_bytes: int, must_progress: bool) -> _Read:
         try:
@@ -293,12 +328,10 @@ class _Fetch:
             return _Read(target, data, 0)
         result = log.read(offset, max(0, max_bytes), end_offset=end_offset, min_one_batch=must_progress)
         data.records = result.data
-        if self._read_committed and len(result.data):
-            data.aborted_transactions = [
-                AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
-                for aborted in log.aborted_transactions(offset, result.upper_bound_offset)
-            ]
-        return _Read(target, data, len(result.data))
+        read = _Read(target, data, len(result.data))
+        if self._read_committed and read.size_bytes:
+            read.partition, read.upper_bound_offset = partition, result.upper_bound_offset
+        return read
 
     def _diverges(self, partition: Partition, target: FetchTarget, data: PartitionData) -> bool:
         """Whether the log has no longer what the reader read last; then it is told where they part."""
