@@ -199,7 +199,7 @@ def test_a_role_that_was_taken_by_halves_is_taken_to_its_end_in_the_same_epoch(
             regain(node, where)
     regain(node, TopicPartition("t", 0))
     partition = node.broker.partitions.get(*where)
-    node.broker.take_role(where, partition.state)
+    node.broker.metadata_changes.take_role(where, partition.state)
     node.clock.advance_ms(1000)
     written = node.broker.partitions.get("t", 0)
     assert written.last_stable_offset == written.high_watermark == 2
@@ -213,7 +213,7 @@ def test_what_changes_in_the_same_epoch_does_not_load_a_coordinator_again(node: 
     index = node.broker.transactions.partition_of("x")
     live = shards.live(index)
     state = live.partition.state
-    node.broker.take_role(
+    node.broker.metadata_changes.take_role(
         TopicPartition(TRANSACTION_STATE_TOPIC, index), replace(state, partition_epoch=state.partition_epoch + 1)
     )
     assert shards.live(index) is live
