@@ -345,6 +345,13 @@ CLUSTER_MUTANTS = [
         (_TRANSACTIONS,),
     ),
     Mutant(
+        "a new leader tells clients of an end below the one that they know",
+        _CLUSTER + "partition",
+        "return replicas is None or self.high_watermark >= replicas.epoch_start_offset",
+        "return True",
+        (_HISTORIES,),
+    ),
+    Mutant(
         "a role that is given again in its epoch does not reach its coordinator",
         _SERVER + "broker",
         "(is_new_epoch or self._has_started)",
