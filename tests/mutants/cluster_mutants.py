@@ -359,6 +359,13 @@ CLUSTER_MUTANTS = [
         (_RUNTIME,),
     ),
     Mutant(
+        "a coordinator whose log could not be opened at the start waits for a client",
+        _SERVER + "coordinator_runtime",
+        "            if error.code is ErrorCode.KAFKA_STORAGE_ERROR:\n                self._broker.later(OPEN_RETRY_MS",
+        "            if False:\n                self._broker.later(OPEN_RETRY_MS",
+        (_RUNTIME,),
+    ),
+    Mutant(
         "an answer that fails keeps a coordinator from being unloaded",
         _SERVER + "coordinator_runtime",
         "            except Exception:  # noqa: BLE001  logged\n                self._log",
