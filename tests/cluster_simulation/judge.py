@@ -6,7 +6,8 @@ candidate-completeness  so has every running member of the controller's ISR and 
 quorum-superset         whom the newest leader counts as in sync includes whom the controller does
 in-sync-members         no fenced broker is in the ISR; ISR and ELR are replicas, and apart; with enough in sync no ELR
 one-leader-per-epoch    in a leader epoch one broker appends; epochs in a log never go back and fit its epoch file
-high-watermark          it never goes back on a leader, and LSO <= high watermark <= end; a follower does not commit
+high-watermark          it never goes back on a leader, and LSO <= high watermark <= end; a follower does not commit;
+                        the end that a leader tells clients is not below those that leaders of earlier epochs told
 acknowledged-is-kept    what was acknowledged to acks=all is where it was acknowledged, in the end on all replicas
 repeatable-read         what could be read at an offset of a replica stays there
 read-committed          what a replica shows below its last stable offset is decided there, and as aborted if it was;
@@ -64,6 +65,8 @@ class Judge:
         """Candidates are compared when the state has changed, which is seldom enough."""
         self._leaders: dict[int, int] = {}
         self._high_watermarks: dict[tuple[int, int], int] = {}
+        self._told: dict[int, int] = {}
+        """The end that clients could be told of, by leader epoch."""
 
     # As it goes on
 
@@ -144,6 +147,8 @@ class Judge:
             if high_watermark < self._high_watermarks.get(key, 0):
                 raise PromiseBroken("high-watermark", f"broker {process.node} went back to {high_watermark}")
             self._high_watermarks[key] = high_watermark
+            if partition.knows_committed:
+                self._tell_end(process, partition.leader_epoch, high_watermark)
         if high_watermark > process.shown_end:
             self._compare(process, process.shown_end, high_watermark)
             process.shown_end = high_watermark
@@ -156,6 +161,14 @@ class Judge:
         if stable > process.stable_end:
             self._check_stable(process, process.stable_end, stable)
             process.stable_end = stable
+
+    def _tell_end(self, process: Process, epoch: int, end: int) -> None:
+        """As ListOffsets does, which has clients wait on a leader that does not know yet what is committed."""
+        told = max((before for earlier, before in self._told.items() if earlier < epoch), default=0)
+        if end < told:
+            text = f"broker {process.node} tells the end {end} in epoch {epoch}, and an earlier leader told {told}"
+            raise PromiseBroken("high-watermark", text)
+        self._told[epoch] = max(end, self._told.get(epoch, 0))
 
     def _compare(self, process: Process, start: int, end: int) -> None:
         partition = process.partition

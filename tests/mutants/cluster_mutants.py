@@ -346,10 +346,24 @@ CLUSTER_MUTANTS = [
         (_TRANSACTIONS,),
     ),
     Mutant(
+        "a new leader tells clients of an end below the one that they know",
+        _CLUSTER + "partition",
+        "return replicas is None or self.high_watermark >= replicas.epoch_start_offset",
+        "return True",
+        (_HISTORIES,),
+    ),
+    Mutant(
         "a role that is given again in its epoch does not reach its coordinator",
         _SERVER + "metadata_changes",
         "(is_new_epoch or self._broker.has_started)",
         "is_new_epoch",
+        (_RUNTIME,),
+    ),
+    Mutant(
+        "a coordinator whose log could not be opened at the start waits for a client",
+        _SERVER + "coordinator_runtime",
+        "            if error.code is ErrorCode.KAFKA_STORAGE_ERROR:\n                self._broker.later(OPEN_RETRY_MS",
+        "            if False:\n                self._broker.later(OPEN_RETRY_MS",
         (_RUNTIME,),
     ),
     Mutant(

@@ -355,6 +355,10 @@ class Partition:
     def is_under_min_isr(self) -> bool:
         return self.replicas is not None and self.replicas.is_under_min(self.log.config.min_insync_replicas)
 
+    @property
+    def is_at_min_isr(self) -> bool:
+        return self.replicas is not None and self.replicas.is_at_min(self.log.config.min_insync_replicas)
+
     def _not_enough_replicas(self, code: ErrorCode) -> KafkaError:
         in_sync = len(self.replicas.state.in_sync) if self.replicas is not None else 0
         return KafkaError(

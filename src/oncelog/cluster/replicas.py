@@ -216,6 +216,9 @@ class Replicas:
     def is_under_min(self, min_insync_replicas: int) -> bool:
         return len(self.state.in_sync) < min(min_insync_replicas, len(self.state.replicas))
 
+    def is_at_min(self, min_insync_replicas: int) -> bool:
+        return len(self.state.in_sync) == min(min_insync_replicas, len(self.state.replicas))
+
     def high_watermark(self, own_end_offset: int, leader_end_offset: int, min_insync_replicas: int) -> int:
         """Below it everything is committed; -1 if nothing can be said.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from oncelog.cluster.internal_topics import internal_partition_count
 from oncelog.cluster.partition import Partition
@@ -24,12 +24,15 @@ from oncelog.core.ids import NO_PRODUCER_ID, LeaderEpoch, TopicPartition
 from oncelog.core.invariant import invariant
 from oncelog.core.promise import Promise
 from oncelog.protocol.batch import BatchHeader, ControlMarker
+from oncelog.server.repeated_errors import RepeatedErrors
 from oncelog.server.shard_log import LOAD_RETRY_MS, Replayer, append_records, load_shard
 from oncelog.storage.append_info import AppendInfo
 from oncelog.storage.verification_guards import VerificationGuard
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
+
+OPEN_RETRY_MS: Final = 1_000
 
 E = TypeVar("E")
 S = TypeVar("S", bound=Shard[object])
@@ -77,6 +80,7 @@ class CoordinatorRuntime(Generic[S, E]):
         self._on_resigned = on_resigned
         self._carry_out = carry_out
         self._live: dict[int, LiveShard[S]] = {}
+        self._errors = RepeatedErrors(log, logging.ERROR)
         self._before_append = f"{failpoints}.record.before_append"
         self._after_append = f"{failpoints}.record.after_append"
         self._after_apply = f"{failpoints}.record.after_apply"
@@ -89,10 +93,20 @@ class CoordinatorRuntime(Generic[S, E]):
     def start(self) -> None:
         """Loads partitions with data. Others are loaded at their first use."""
         for index in sorted(self.with_data()):
-            try:
-                self.live(index)
-            except KafkaError as error:
-                self._log.error("%s-%d is not served before it opens: %s", self._topic, index, error)
+            self._load_when_it_opens(index)
+
+    def _load_when_it_opens(self, index: int) -> None:
+        """What is decided is carried on, also if nobody asks for it."""
+        try:
+            self.live(index)
+        except KafkaError as error:
+            if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                return  # of another broker: it is loaded with the role
+            self._errors.report(index, "%s-%d is not served before it opens: %s", self._topic, index, error)
+            if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+                self._broker.later(OPEN_RETRY_MS, lambda: self._load_when_it_opens(index))
+        else:
+            self._errors.clear(index)
 
     def with_data(self) -> set[int]:
         """Those of the partitions led by this broker that have records."""

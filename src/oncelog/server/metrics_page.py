@@ -80,6 +80,9 @@ class Reading(NamedTuple):
             ("partition_count", "Partitions that this broker keeps", figures.kept),
             ("under_replicated_partitions", "Led here, and not all replicas are in sync", figures.under_replicated),
             ("under_min_isr_partition_count", "Led here, with fewer in sync than the minimum", figures.under_min_isr),
+            ("at_min_isr_partition_count", "Led here, with just as many in sync as the minimum", figures.at_min_isr),
+            ("reassigning_partitions", "Led here, and being moved to other brokers", figures.reassigning),
+            ("offline_replica_count", "Kept here, and cannot be used", figures.offline),
         ):
             yield GaugeMetricFamily(f"kafka_server_replicamanager_{name}", about, value=value)
         lag = "Committed records that the replica furthest behind its leader did not have at its last fetch"

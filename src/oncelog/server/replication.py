@@ -58,6 +58,9 @@ class ReplicaFigures(NamedTuple):
     kept: int
     under_replicated: int
     under_min_isr: int
+    at_min_isr: int
+    reassigning: int
+    offline: int
     isr_shrinks: int
     isr_expands: int
     fetch_lag_max: int
@@ -264,18 +267,33 @@ class Replication:
     # -- leading
 
     def figures(self) -> ReplicaFigures:
+        """As Kafka counts: a replica that is being added is not missing yet."""
         partitions = list(self._broker.partitions)
         led = [partition for partition in partitions if partition.is_leader]
-        in_sync = [partition.replicas.state for partition in led if partition.replicas is not None]
+        images = [self._image_of(partition.topic_partition) for partition in led]
+        in_sync = [len(partition.replicas.state.in_sync) if partition.replicas is not None else 0 for partition in led]
+        wanted = [
+            len(partition.state.replicas) - (0 if image is None else len(image.adding_replicas))
+            for partition, image in zip(led, images, strict=True)
+        ]
         return ReplicaFigures(
             led=len(led),
             kept=len(partitions),
-            under_replicated=sum(len(state.in_sync) < len(state.replicas) for state in in_sync),
+            under_replicated=sum(found < count for found, count in zip(in_sync, wanted, strict=True)),
             under_min_isr=sum(partition.is_under_min_isr for partition in led),
+            at_min_isr=sum(partition.is_at_min_isr for partition in led),
+            reassigning=sum(
+                image is not None and bool(image.adding_replicas or image.removing_replicas) for image in images
+            ),
+            offline=len(self._failed) + sum(partition.is_broken for partition in partitions),
             isr_shrinks=self.isr_shrinks,
             isr_expands=self.isr_expands,
             fetch_lag_max=max((one.fetcher.lag_max for one in self._leaders.values()), default=0),
         )
+
+    def _image_of(self, where: TopicPartition) -> PartitionImage | None:
+        topic_id = self._image.topic_ids.get(where.topic)
+        return None if topic_id is None else self._image.topics[topic_id].partitions.get(where.partition)
 
     def readers_in(self, partition: Partition, rack: str, offset: int) -> list[NodeId]:
         """Where a consumer in a rack had better read, if it is to be sent away."""

@@ -5,9 +5,13 @@ from __future__ import annotations
 import errno
 import logging
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from oncelog.cluster import partitions
+from oncelog.cluster.partition import Partition
 from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, LeaderEpoch, NodeId, TopicPartition
@@ -16,6 +20,7 @@ from oncelog.protocol.messages.end_txn import EndTxnRequest
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from oncelog.server import shard_log
 from oncelog.server.log_upkeep import REPAIR_CHECK_INTERVAL_MS
+from oncelog.storage.log import Log
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.held_worker import hold_worker
 from tests.unit.server.test_flusher import SETTINGS, commit_offset, error_of, fetch_offset, send, settle
@@ -268,3 +273,31 @@ def test_a_coordinator_that_moves_is_no_reason_to_warn(node: BrokerInProcess, ca
         assert codes == {ErrorCode.NOT_COORDINATOR}
         assert [record.getMessage() for record in caplog.records] == []
     settle(node, worker)
+
+
+@pytest.mark.parametrize("settings", [{**SETTINGS, "oncelog.acks.fsync": "false"}])
+def test_a_coordinator_whose_log_cannot_be_opened_at_a_start_is_loaded_when_it_can_be(
+    node: BrokerInProcess, settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody asks for its transactions, and what was decided is carried on all the same."""
+    producer = Producer(node, "x")
+    producer.init()
+    producer.produce("t", b"a")
+    lose(node, TopicPartition("t", 0))
+    assert producer.end(True).value.error_code == ErrorCode.NONE, "its marker waits for a leader"
+    node.broker.stop(clean=False)
+    opened = partitions.Partition
+
+    def refuse(log: Log, *arguments: Any, **options: Any) -> Partition:
+        if log.topic_partition.topic == TRANSACTION_STATE_TOPIC:
+            raise OSError(errno.EIO, "injected")
+        return opened(log, *arguments, **options)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(partitions, "Partition", refuse)
+        again = BrokerInProcess(tmp_path / "data", settings)
+        again.clock.advance_ms(100)
+    again.clock.advance_ms(20_000)
+    partition = again.broker.partitions.get("t", 0)
+    assert partition.last_stable_offset == partition.high_watermark == 2
+    again.broker.stop(clean=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,3 +84,44 @@ def test_the_lag_of_a_follower_is_shown(cluster: VirtualCluster) -> None:
     cluster.until(is_back, within_ms=20_000)
     assert max(lags) == 4
     assert figures(cluster, 3)["max_lag"] == 0
+
+
+def test_partitions_that_are_moved_are_not_under_replicated_for_that(cluster: VirtualCluster) -> None:
+    """As in Kafka: a move would be an alarm, and a replica that is missing meanwhile would be none."""
+    cluster.cut(2, 3)
+    directories = [cluster.controller._directory(node) for node in (2, 3, 1)]
+    cluster.controller.change(
+        "bills", replicas=[2, 3, 1], removing_replicas=[1], adding_replicas=[3], directories=directories
+    )
+    cluster.until(cluster.is_known_to_all)
+    found = figures(cluster, 2)
+    assert (found["reassigning_partitions"], found["under_replicated_partitions"]) == (1, 0)
+    cluster.controller.change("bills", isr=[2])
+    cluster.until(cluster.is_known_to_all)
+    assert figures(cluster, 2)["under_replicated_partitions"] == 1
+    assert figures(cluster, 1)["reassigning_partitions"] == 0
+
+
+def test_partitions_at_their_minimum_are_counted(cluster: VirtualCluster) -> None:
+    assert figures(cluster, 1)["at_min_isr_partition_count"] == 0
+    cluster.cut(1, 3)
+    cluster.cut(2, 3)
+    cluster.controller.change("orders", isr=[1, 2])
+    cluster.until(cluster.is_known_to_all)
+    found = figures(cluster, 1)
+    assert (found["at_min_isr_partition_count"], found["under_min_isr_partition_count"]) == (1, 0)
+
+
+def test_replicas_that_cannot_be_used_are_counted(cluster: VirtualCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert figures(cluster, 3)["offline_replica_count"] == 0
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError("the disk does not answer")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(cluster.nodes[3].running.log_dir, "create_log", refuse)
+        cluster.controller.create_topic("stock", [1, 3])
+        cluster.until(cluster.is_known_to_all)
+        assert figures(cluster, 3)["offline_replica_count"] == 1
+    cluster.clock.advance_ms(2000)
+    assert figures(cluster, 3)["offline_replica_count"] == 0

@@ -5,8 +5,8 @@ otherwise; v1 is flexible and has four tagged fields: the previous producer id (
 version the client spoke (2), and the next producer epoch (3, KIP-939: only set while a prepared transaction is kept).
 The partitions are null in state Empty. A null value removes the id.
 
-Kafka writes tags 0 and 1 since its 4.4 branch (KAFKA-20310): without them a failover in the middle of a rotation
-strands the producer. Schema v0 has no place for any of the four. Records of a type or version that is not known here
+Kafka writes tags 0 and 1 since 4.3 (KAFKA-20310): without them a failover in the middle of a rotation strands the
+producer. Schema v0 has no place for any of the four. Records of a type or version that is not known here
 were written by a newer software; they are skipped with a warning.
 """
 
