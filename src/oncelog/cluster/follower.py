@@ -28,7 +28,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
 
@@ -36,6 +35,7 @@ from oncelog.cluster.exchange import Exchange
 from oncelog.cluster.follower_session import FollowedPartition, FollowerSession, Position
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config import setting
+from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NodeId
 from oncelog.protocol.batch import whole_batches

@@ -24,7 +24,6 @@ without a response for half a session time-out is abandoned: the owner sends the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -32,6 +31,7 @@ from uuid import UUID
 from oncelog.cluster.exchange import Exchange
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config import setting
+from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import uuid_to_text
 from oncelog.core.invariant import invariant

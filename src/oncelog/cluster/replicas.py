@@ -27,13 +27,14 @@ There is no clock: times come in, from a clock that is never set. The high water
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
 
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config import setting
+from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NodeId
 from oncelog.core.invariant import invariant

@@ -65,7 +65,7 @@ V = TypeVar("V")
 class _Section(Generic[K, V]):
     """A part of the image: copied when it is first changed, and again after it was given away."""
 
-    def __init__(self, original: Mapping[K, V], size_of: Callable[[K, V], int] = lambda key, value: 0) -> None:
+    def __init__(self, original: Mapping[K, V], size_of: Callable[[K, V], int] | None = None) -> None:
         self._size_of = size_of
         self.grown_bytes = 0
         """By which the entries have grown in all."""
@@ -75,8 +75,9 @@ class _Section(Generic[K, V]):
         self._own: dict[K, V] | None = None
 
     def put(self, key: K, value: V) -> None:
-        old = self.current.get(key)
-        self.grown_bytes += self._size_of(key, value) - (0 if old is None else self._size_of(key, old))
+        if self._size_of is not None:
+            old = self.current.get(key)
+            self.grown_bytes += self._size_of(key, value) - (0 if old is None else self._size_of(key, old))
         self._writable()[key] = value
         self.touched[key] = None
 
@@ -84,7 +85,8 @@ class _Section(Generic[K, V]):
         """Whether it was there."""
         if key not in self.current:
             return False
-        self.grown_bytes -= self._size_of(key, self.current[key])
+        if self._size_of is not None:
+            self.grown_bytes -= self._size_of(key, self.current[key])
         del self._writable()[key]
         self.touched[key] = None
         return True

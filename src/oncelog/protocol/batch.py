@@ -65,6 +65,8 @@ _PREFIX: Final = struct.Struct(">qiibI")
 _AFTER_PREFIX: Final = struct.Struct(">hiqqqhii")
 _CONTROL_KEY: Final = struct.Struct(">hh")
 _CONTROL_VALUE: Final = struct.Struct(">hi")
+_NULL: Final = 1
+"""The length -1 of what is null, as it is written."""
 
 Header = tuple[str, bytes | None]
 
@@ -400,14 +402,34 @@ def iter_records(data: Readable, position: int = 0) -> Iterator[Record]:
 
 
 def _decode_record(section: bytes, cursor: int) -> tuple[Record, int]:
+    """Integers of one byte, nearly all of them, are read in place: logs of coordinators and of controllers are read
+    record by record at a start."""
     size, cursor = read_varlong(section, cursor)
     end = cursor + size
     if size < 0 or end > len(section):
         raise MalformedRequest(f"it claims {size} bytes, {len(section) - cursor} are left")
-    timestamp_delta, cursor = read_varlong(section, cursor + 1)
-    offset_delta, cursor = read_varlong(section, cursor)
-    key, cursor = _read_bytes(section, cursor, end)
+    cursor += 1
+    byte = section[cursor]
+    if byte < 0x80:
+        timestamp_delta, cursor = (byte >> 1) ^ -(byte & 1), cursor + 1
+    else:
+        timestamp_delta, cursor = read_varlong(section, cursor)
+    byte = section[cursor]
+    if byte < 0x80:
+        offset_delta, cursor = (byte >> 1) ^ -(byte & 1), cursor + 1
+    else:
+        offset_delta, cursor = read_varlong(section, cursor)
+    key, cursor = (None, cursor + 1) if section[cursor] == _NULL else _read_bytes(section, cursor, end)
     value, cursor = _read_bytes(section, cursor, end)
+    if cursor + 1 == end and section[cursor] == 0:
+        return Record(offset_delta, timestamp_delta, key, value), end
+    headers, cursor = _read_headers(section, cursor, end)
+    if cursor != end:
+        raise MalformedRequest(f"its length is off by {end - cursor} bytes")
+    return Record(offset_delta, timestamp_delta, key, value, headers), cursor
+
+
+def _read_headers(section: bytes, cursor: int, end: int) -> tuple[tuple[Header, ...], int]:
     count, cursor = read_varlong(section, cursor)
     if not 0 <= count <= end - cursor:
         raise MalformedRequest(f"it claims {count} headers in {end - cursor} bytes")
@@ -418,9 +440,7 @@ def _decode_record(section: bytes, cursor: int) -> tuple[Record, int]:
             raise MalformedRequest("a header has no name")
         header_value, cursor = _read_bytes(section, cursor, end)
         headers.append((name.decode(), header_value))
-    if cursor != end:
-        raise MalformedRequest(f"its length is off by {end - cursor} bytes")
-    return Record(offset_delta, timestamp_delta, key, value, tuple(headers)), cursor
+    return tuple(headers), cursor
 
 
 def _read_bytes(section: bytes, cursor: int, end: int) -> tuple[bytes | None, int]:

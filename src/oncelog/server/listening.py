@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from oncelog.core.address import Address
 from oncelog.core.config import ConfigError
@@ -47,9 +47,9 @@ class Listening:
         certificates = None if listener.tls is None else certificates_of(listener.tls)
         new_connection = partial(self._new_connection, listener)
         try:
-            server = await self._loop.create_server(
-                new_connection, *listener.address, backlog=BACKLOG, start_serving=False
-            )
+            bound_socket = _bind_without_lookup(listener.address)
+            place: Any = listener.address._asdict() if bound_socket is None else {"sock": bound_socket}
+            server = await self._loop.create_server(new_connection, backlog=BACKLOG, start_serving=False, **place)
         except OSError as error:
             raise ConfigError(f"listeners: {listen_problem(listener.address, error)}", "listeners") from error
         bound = Address(listener.address.host, server.sockets[0].getsockname()[1])
@@ -88,6 +88,23 @@ class Listening:
             for certificates in self._certificates:
                 certificates.renew(self._worker)
             self._loop.call_later(LOOK_MS / 1000, self._renew_certificates)
+
+
+def _bind_without_lookup(address: Address) -> socket.socket | None:
+    """None for a name, or for IPv6. A look-up of an address would cost a start some milliseconds: for the codec of
+    international names, and for a thread."""
+    try:
+        socket.inet_pton(socket.AF_INET, address.host)
+    except OSError:
+        return None
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound
 
 
 def certificates_of(settings: TlsSettings) -> Certificates:

@@ -131,6 +131,7 @@ def run(
     """Serves until a signal asks to stop. Whoever holds its standard input may give it orders, see `orders`."""
     os.umask(int(settings.text("oncelog.umask"), 8))
     keep_freed_memory()
+    collect_garbage_rarely()  # also while it starts, when thousands of objects come that stay
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(data_dir, settings, on_ready, first_users, takes_orders))

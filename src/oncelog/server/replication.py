@@ -127,13 +127,13 @@ class Replication:
         Coordinators follow roles as they are taken, so the partitions of their topics do not wait."""
         self._image = image
         node = self._broker.node_id
-        led: dict[TopicIdPartition, PartitionState] = {}
-        followed: dict[TopicIdPartition, PartitionState] = {}
+        led: list[tuple[TopicIdPartition, PartitionState]] = []
+        followed: list[tuple[TopicIdPartition, PartitionState]] = []
         gone: list[tuple[TopicIdPartition, PartitionImage]] = []
         for key, (before, after) in delta.partitions.items():
             if after is not None and node in after.replicas:
                 state = PartitionState.from_image(after)
-                (led if state.leader == node else followed)[key] = state
+                (led if state.leader == node else followed).append((key, state))
             elif before is not None and node in before.replicas:
                 # Only these: a topic of the same name may be kept elsewhere now, and the log here is not of that one.
                 gone.append((key, after or before))
@@ -142,7 +142,7 @@ class Replication:
         for key, _ in gone if self._failed else ():
             self._failed.pop(key, None)
         yield from self._remove(gone)
-        roles = [*led.items(), *followed.items()]
+        roles = [*led, *followed]
         for key, state in roles:
             if key.topic in INTERNAL_TOPICS:
                 self._take_role(key, state)
@@ -176,7 +176,8 @@ class Replication:
         yield from self._broker.metadata_changes.remove_partitions(moved)
 
     def _take_role(self, key: TopicIdPartition, state: PartitionState) -> None:
-        self._failed.pop(key, None)
+        if self._failed:
+            self._failed.pop(key, None)
         if state.leader == self._broker.node_id:
             self.follow_none(key)
         try:

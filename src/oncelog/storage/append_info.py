@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import NO_TIMESTAMP
 from oncelog.storage.producer_state import CompletedTxn, DuplicateBatch
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 from pathlib import Path
+from typing import Final
 
 from oncelog.core import failpoints
 from oncelog.storage import fsyncs
 
 TEMPORARY_SUFFIX = ".tmp"
+_READ_BYTES: Final = 1 << 16
 _numbers = itertools.count()
 
 
@@ -49,6 +51,18 @@ def write_all(descriptor: int, content: bytes) -> None:
     view = memoryview(content)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+def read_file(path: Path) -> bytes:
+    """All of it. `Path.read_bytes` takes twice as long, and a start after a crash reads three files of every log."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = b""
+        while part := os.read(descriptor, _READ_BYTES):
+            content += part
+        return content
+    finally:
+        os.close(descriptor)
 
 
 def sync_path(path: Path) -> None:

@@ -12,6 +12,7 @@ It is removed if the segment that it was made from is still there, and brought i
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -107,4 +108,5 @@ def _remove(folder: Path, names: Iterable[str]) -> None:
 
 
 def _names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    with os.scandir(folder) as entries:  # and no paths: this is done for every log after a crash
+        return sorted(entry.name for entry in entries)

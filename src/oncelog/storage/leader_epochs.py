@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from oncelog.core.invariant import invariant
-from oncelog.storage.atomic_file import replace_file
+from oncelog.storage.atomic_file import read_file, replace_file
 from oncelog.storage.checkpoint_lines import CorruptCheckpointError, decode_lines, encode_lines
 
 FILE_NAME: Final = "leader-epoch-checkpoint"
@@ -50,7 +50,7 @@ class LeaderEpochs:
         Kafka leaves an empty file in the folder of a partition that was never written to. In another it is a torn one.
         """
         try:
-            return cls(path, decode_epochs(path.read_bytes()))
+            return cls(path, decode_epochs(read_file(path)))
         except CorruptCheckpointError as error:
             raise CorruptCheckpointError(f"{path}: {error}") from error
 

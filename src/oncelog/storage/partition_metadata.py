@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from oncelog.core.ids import uuid_from_text, uuid_to_text
-from oncelog.storage.atomic_file import replace_file
+from oncelog.storage.atomic_file import read_file, replace_file
 
 FILE_NAME: Final = "partition.metadata"
 
@@ -27,7 +27,7 @@ def read_topic_id(folder: Path) -> uuid.UUID | None:
     """The topic id of the folder's file, or None if there is no file."""
     path = folder / FILE_NAME
     try:
-        lines = path.read_text(errors="replace").splitlines()
+        lines = read_file(path).decode(errors="replace").splitlines()
     except FileNotFoundError:
         return None
     fields = {key: value for key, separator, value in (line.partition(": ") for line in lines) if separator}

@@ -41,7 +41,7 @@ from oncelog.storage.producer_state import ProducerStateManager
 from oncelog.storage.progress_log import ProgressLog
 from oncelog.storage.segment import Segment, segment_number
 from oncelog.storage.segment_batches import FileBatch
-from oncelog.storage.segment_names import LOG_SUFFIX, SEGMENT_SUFFIXES, offset_of
+from oncelog.storage.segment_names import LOG_SUFFIX, SEGMENT_SUFFIXES, TXN_INDEX_SUFFIX, offset_of
 from oncelog.storage.segment_notes import SegmentNotes
 from oncelog.storage.snapshot_files import SnapshotFiles, snapshot_offsets
 from oncelog.storage.txn_index import CorruptTxnIndexError
@@ -164,7 +164,16 @@ class _Loader:
             if suffix == LOG_SUFFIX:
                 size_bytes = (self.place.folder / name).stat().st_size
                 note = self.notes.by_base_offset.get(base_offset)
-                segments.append(Segment(self.place, base_offset, self.config, size_bytes=size_bytes, note=note))
+                segments.append(
+                    Segment(
+                        self.place,
+                        base_offset,
+                        self.config,
+                        size_bytes=size_bytes,
+                        note=note,
+                        lacks_txn_index=stem + TXN_INDEX_SUFFIX not in there,
+                    )
+                )
             elif suffix in SEGMENT_SUFFIXES and stem + LOG_SUFFIX not in there:
                 logger.warning("%s: removing %s, which has no log file", self.place.partition, name)
                 (self.place.folder / name).unlink()
@@ -310,6 +319,8 @@ class _Loader:
     def _scan_start(self, segment: Segment, recovery_point: int) -> tuple[int, int]:
         """Offset and position from which the segment is to be scanned. Its indexes end there."""
         try:
+            if segment.size_bytes <= self.config.index_interval_bytes:
+                raise CorruptIndexError("it is too small for an entry")
             offset_index, time_index = segment.open_indexes()
             offset_index.check_order()
             time_index.check_order()

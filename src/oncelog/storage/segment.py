@@ -36,7 +36,7 @@ logger = logging.getLogger("oncelog.storage")
 
 
 class Segment(IndexedBatches):
-    __slots__ = ("_first_timestamp", "_txn_index", "created_ms", "is_txn_index_checked")
+    __slots__ = ("_first_timestamp", "_lacks_txn_index", "_txn_index", "created_ms", "is_txn_index_checked")
 
     def __init__(
         self,
@@ -48,10 +48,13 @@ class Segment(IndexedBatches):
         now_ms: int | None = None,
         suffix: str = "",
         note: SegmentNote | None = None,
+        lacks_txn_index: bool = False,
     ) -> None:
+        """`lacks_txn_index`: it is known that there is no file of that."""
         super().__init__(place, base_offset, config, size_bytes=size_bytes, suffix=suffix, note=note)
         self.created_ms = place.now_ms if now_ms is None else now_ms
         self._txn_index: TxnIndex | None = None
+        self._lacks_txn_index = lacks_txn_index
         self._first_timestamp: int | None = None
         self.is_txn_index_checked = False
 
@@ -77,7 +80,9 @@ class Segment(IndexedBatches):
     @property
     def txn_index(self) -> TxnIndex:
         if self._txn_index is None:
-            self._txn_index = TxnIndex(self._place.files.handle(self._path(TXN_INDEX_SUFFIX)), self.base_offset)
+            file = self._place.files.handle(self._path(TXN_INDEX_SUFFIX))
+            self._txn_index = TxnIndex(file, self.base_offset, is_missing=self._lacks_txn_index)
+            self._lacks_txn_index = False
         return self._txn_index
 
     def reset_txn_index(self) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from oncelog.storage.atomic_file import replace_file
+from oncelog.storage.atomic_file import read_file, replace_file
 from oncelog.storage.checkpoint_lines import CorruptCheckpointError, decode_lines, encode_lines
 
 FILE_NAME: Final = "oncelog-segments"
@@ -44,7 +44,7 @@ class SegmentNotes:
         """A damaged file counts as none."""
         notes = cls(folder / FILE_NAME)
         try:
-            notes.by_base_offset = decode_notes(notes.path.read_bytes())
+            notes.by_base_offset = decode_notes(read_file(notes.path))
         except FileNotFoundError:
             return notes
         except CorruptCheckpointError as error:

@@ -59,11 +59,13 @@ def decode_entries(data: bytes) -> Iterator[tuple[int, AbortedTxn]]:
 class TxnIndex:
     """The transaction index of the segment that starts at `base_offset`."""
 
-    def __init__(self, file: FileHandle, base_offset: int) -> None:
+    def __init__(self, file: FileHandle, base_offset: int, *, is_missing: bool = False) -> None:
+        """`is_missing` spares a look at the folder, for those who have listed it."""
         self._file = file
         self.path = path = file.path
         self.base_offset = base_offset
-        size = path.stat().st_size if path.exists() else None
+        size = path.stat().st_size if not is_missing and path.exists() else None
+        self._may_exist = size is not None
         self._count, rest = divmod(size or 0, ENTRY_SIZE_BYTES)
         self.is_torn = rest != 0 or size == 0
         """Whether the file is empty, which a new one never is, or ends within an entry. It must be rebuilt then."""
@@ -82,6 +84,7 @@ class TxnIndex:
             raise CorruptTxnIndexError(f"{self.path} ends with a marker at {last_offset}, above {txn.last_offset}")
         hit("txn_index.append.before_write")
         entry = txn.encode()
+        self._may_exist = True
         written = os.pwrite(self._file.descriptor(creates=True), entry, self._count * ENTRY_SIZE_BYTES)
         if written != ENTRY_SIZE_BYTES:
             raise OSError(errno.ENOSPC, f"wrote {written} of {ENTRY_SIZE_BYTES} bytes", str(self.path))
@@ -172,7 +175,8 @@ class TxnIndex:
     def reset(self) -> None:
         """Remove all entries, whole or torn, and the file with them, which need not exist."""
         self.close()
-        self.path.unlink(missing_ok=True)
+        if self._may_exist:
+            self.path.unlink(missing_ok=True)
         self._count = 0
         self._crc = 0
         self.is_torn = False

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from oncelog.child_process import ChildProcess
@@ -17,6 +16,8 @@ from oncelog.testing.janitor import janitor
 from oncelog.testing.launcher import LaunchedProcess, launcher
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from oncelog.client.admin import Admin
     from oncelog.testing.waiting import AsyncWaits, Waits
 
@@ -278,6 +279,7 @@ def temporary_folder(prefix: str = "oncelog-") -> Iterator[Path]:
     """A folder that is removed at the end of the block, or when this process is killed inside of it."""
     import shutil  # while the launcher imports a broker
     import tempfile
+    from pathlib import Path
 
     folder = Path(tempfile.gettempdir()).absolute() / f"{prefix}{os.urandom(8).hex()}"
     janitor.take("folder", str(folder))  # before there is one
@@ -303,6 +305,8 @@ def broker(
     `settings` are broker settings under Kafka's names, e.g. {"num.partitions": 4, "transaction.version": 1}.
     """
     launcher.warm_up()  # before all else: its imports are what takes long
+    from pathlib import Path
+
     if data_dir is not None:
         yield from _run(BrokerProcess(Path(data_dir), settings, port=port, log_level=log_level, forked=True))
         return

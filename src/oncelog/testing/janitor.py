@@ -6,14 +6,14 @@ is gone, it kills the launcher with all brokers that it has forked or is about t
 then removes the remaining folders. It runs in its own session, so that a signal to the owner's process group or
 terminal does not reach it.
 
-This file is also the janitor's program, and imports nothing but the standard library.
+This file is also the janitor's program, and imports nothing but the standard library. What is not needed to start the
+launcher is imported by the functions that use it: a first broker waits for everything before that.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import select
 import signal
@@ -22,7 +22,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 OWNER_POLL_S: Final = 0.2
@@ -78,6 +77,8 @@ class Janitor:
         )
 
     def _write(self, charge: Charge) -> None:
+        import json
+
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.write(json.dumps([charge in self._charges, *charge]).encode() + b"\n")
 
@@ -108,6 +109,8 @@ class _Charges:
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
+        import json
+
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             taken, kind, what = json.loads(line)
@@ -146,6 +149,8 @@ def end_group(leader: int) -> None:
 
 def _living_groups() -> Iterator[int]:
     """Of all processes but those that have ended and that nobody has waited for: where no init does, they stay."""
+    from pathlib import Path
+
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             state, _, group = (process / "stat").read_text().rpartition(")")[2].split()[:3]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import select
 import signal
@@ -21,13 +20,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import IO, Final
 
 from oncelog.child_process import ChildProcess
 from oncelog.testing.janitor import end_group, janitor
 
-_PROGRAM: Final = Path(__file__).with_name("forking.py")
+_PROGRAM: Final = __file__.removesuffix("launcher.py") + "forking.py"
 
 
 class LaunchedProcess:
@@ -91,6 +89,9 @@ class Launcher:
 
     def launch(self, start: Mapping[str, object], stderr: int) -> LaunchedProcess:
         """A broker that takes orders. `start` are the arguments of `server.main.serve_for_test`."""
+        import json  # while the launcher imports a broker
+        from pathlib import Path
+
         stdin_read, stdin_write = os.pipe()
         stdout_read, stdout_write = os.pipe()
         status_read, status_write = os.pipe()

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 _SHOW_MODULES = """
-import asyncio, json, sys
+import asyncio, json, sys, uvloop
 from pathlib import Path
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.server.server import Server
@@ -25,10 +25,34 @@ async def main():
     while turns < 100 and "oncelog.server.change_report" not in sys.modules:
         turns += 1
         await asyncio.sleep(0)
-    print(json.dumps([ready, sorted(sys.modules), turns]))
+    standard = {
+        f"{name}.{each.__name__}"
+        for name in ready if name.startswith("oncelog.")
+        for each in vars(sys.modules[name]).values() if isinstance(each, type) and hasattr(each, "__dataclass_params__")
+    }
+    print(json.dumps([ready, sorted(sys.modules), turns, sorted(standard)]))
     await server.stop()
 
-asyncio.run(main())
+with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    runner.run(main())
+"""
+_SHOW_THRESHOLDS = """
+import gc, sys
+from pathlib import Path
+from oncelog.core.broker_config import BROKER_CONFIG
+from oncelog.core.config import ConfigError
+from oncelog.server import main
+from oncelog.server.allocator import GARBAGE_THRESHOLDS
+
+def begin(*_):
+    print(gc.get_threshold() == GARBAGE_THRESHOLDS, gc.get_freeze_count() > 0)
+    raise ConfigError("seen")
+
+main._server = begin
+try:
+    main.run(Path(sys.argv[1]), BROKER_CONFIG.defaults, print)
+except ConfigError:
+    pass
 """
 
 
@@ -37,6 +61,7 @@ class Imported(NamedTuple):
     behind: set[str]
     """Between the turns of the loop that follow."""
     turns: int
+    standard_dataclasses: list[str]
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +69,8 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Imported:
     folder: Path = tmp_path_factory.mktemp("started") / "data"
     command = [sys.executable, "-c", _SHOW_MODULES, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    ready, behind, turns = json.loads(done.stdout)
-    return Imported(set(ready), set(behind), turns)
+    ready, behind, turns, standard = json.loads(done.stdout)
+    return Imported(set(ready), set(behind), turns, standard)
 
 
 @pytest.mark.parametrize("handler", ["h00_produce", "h01_fetch", "h08_offset_commit", "h26_end_txn"])
@@ -73,3 +98,18 @@ def test_a_plain_start_does_not_wait_for_what_it_does_not_use(imported: Imported
 def test_one_node_imports_nothing_that_it_needs_for_a_cluster_alone(imported: Imported) -> None:
     of_clusters = ("oncelog.client", "oncelog.server.peer_", "oncelog.cluster.zookeeper", "kazoo")
     assert [module for module in sorted(imported.behind) if module.startswith(of_clusters)] == []
+
+
+def test_an_address_is_bound_without_the_codec_of_international_names(imported: Imported) -> None:
+    assert "encodings.idna" not in imported.ready
+
+
+def test_no_class_of_a_start_is_one_of_those_that_take_long_to_make(imported: Imported) -> None:
+    """See docs/decisions/dataclasses.md."""
+    assert imported.standard_dataclasses == []
+
+
+def test_a_start_does_not_look_for_garbage_again_and_again(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _SHOW_THRESHOLDS, str(tmp_path / "data")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["True", "True"]

@@ -15,6 +15,7 @@ import pytest
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.storage.log import Log, LogPlace
 from oncelog.storage.log_config import LogConfig
+from oncelog.storage.segment import Segment
 from tests.unit.storage.log_harness import (
     NOW_MS,
     ORDERS,
@@ -157,6 +158,17 @@ def test_only_what_is_above_the_recovery_point_is_read_again(tmp_path: Path) -> 
     assert recovered.log_end_offset == flushed + 3, "a bit that rots below the recovery point is not looked at"
     everything = opened(tmp_path / "copy", log, recovery_point=0)
     assert everything.log_end_offset == 0
+
+
+def test_indexes_of_a_small_log_are_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = new_log(tmp_path, LogConfig())
+    append(log, count=2)
+    log.flush()
+    looked_at: list[Segment] = []
+    monkeypatch.setattr(Segment, "open_indexes", looked_at.append)
+    recovered = copy_log(log, tmp_path / "copy")
+    assert recovered.log_end_offset == 2
+    assert looked_at == [], "they can have no entry, and it is read from its start"
 
 
 def test_data_above_the_recovery_point_is_not_believed(tmp_path: Path) -> None:

@@ -23,3 +23,11 @@ def test_a_broker_is_imported_without_clusters_and_clients() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     loaded = {"child_process", "testing", "testing.broker", "testing.janitor", "testing.launcher"}
     assert set(eval(done.stdout)) == {f"oncelog.{name}" for name in loaded}
+
+
+def test_the_launcher_is_started_before_what_it_does_not_need_is_imported() -> None:
+    program = "import sys; sys.path[:0] = eval(sys.argv[1]); import oncelog.testing; print(*sys.modules)"
+    # Without `site`: other packages may have it import what they like.
+    command = [sys.executable, "-S", "-c", program, repr(sys.path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert {"json", "pathlib", "tempfile", "shutil"} & set(done.stdout.split()) == set()

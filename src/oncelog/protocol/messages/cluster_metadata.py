@@ -13,7 +13,7 @@ from uuid import UUID
 
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.invariant import invariant
-from oncelog.protocol.compiler import decode, encode_bytes, read_version
+from oncelog.protocol.compiler import decode, decoder, encode_bytes, read_version
 from oncelog.protocol.messages.broker_registration import Feature, Listener
 from oncelog.protocol.primitives import MalformedRequest, Readable, read_uvarint, uvarint
 from oncelog.protocol.schema import (
@@ -33,6 +33,8 @@ from oncelog.protocol.schema import (
 )
 
 _FRAME_VERSION: Final = 1
+_ONE_BYTE_END: Final = 0x80
+"""Of the numbers whose uvarint is one byte: all that there are."""
 _CONTROL_KEY: Final = Struct(">hh")
 _WORD_START: Final = re.compile(r"(?<!^)(?=[A-Z])")
 
@@ -359,14 +361,18 @@ def record_types(*classes: type[Message]) -> frozenset[int]:
 
 def decode_metadata_record(value: Readable) -> MetadataRecord:
     """Raises MalformedRequest or IndexError."""
-    frame, position = read_uvarint(value, 0)
+    frame, number, version = value[0], value[1], value[2]
+    position = 3
+    if (frame | number | version) >= _ONE_BYTE_END:
+        frame, position = read_uvarint(value, 0)
+        number, position = read_uvarint(value, position)
+        version, position = read_uvarint(value, position)
     if frame != _FRAME_VERSION:
         raise MalformedRequest(f"frame version {frame} is unknown, expected {_FRAME_VERSION}")
-    number, position = read_uvarint(value, position)
-    version, position = read_uvarint(value, position)
     cls = RECORD_TYPES.get(number)
-    known = cls is not None and version <= cls.VERSIONS[1]
-    return MetadataRecord(number, version, decode(cls, version, value, position) if cls and known else None, position)
+    if cls is None or version > cls.VERSIONS[1]:
+        return MetadataRecord(number, version, None, position)
+    return MetadataRecord(number, version, decoder(cls, version)(value, position)[0], position)
 
 
 def encode_metadata_record(message: Message, version: int) -> bytes:
