@@ -11,6 +11,7 @@ import pytest
 
 from oncelog.spark.source import TopicStreamReader
 from oncelog.spark.source_options import parse_source_options
+from oncelog.spark.topic_plan import DataLost
 from oncelog.testing import broker
 from tests.spark.kafka import Kafka
 from tests.spark.pipeline import forget_the_beginning
@@ -274,6 +275,26 @@ def test_a_recreated_topic_stops_the_query_unless_it_may_go_on(
         run_all(stream(spark, kafka, subscribe=topic), checkpoint)
     batches = run_all(stream(spark, kafka, subscribe=topic, failOnDataLoss="false"), checkpoint)
     assert values([row for _, rows in batches for row in rows]) == [b"new"] * records
+
+
+def test_a_topic_that_is_created_again_between_two_batches_of_one_trigger_is_noticed(kafka: Kafka, name: Name) -> None:
+    """`availableNow` decides at its start where it ends, and that of another topic says nothing."""
+    topic = kafka.create(name("t"))
+    kafka.send(topic, [b"old"] * 100)
+    given = {"kafka.bootstrap.servers": kafka.servers, "subscribe": topic, "startingOffsets": "earliest"}
+    reader = TopicStreamReader(parse_source_options({**given, "maxOffsetsPerTrigger": "50"}, streaming=True))
+    limit = reader.getDefaultReadLimit()
+    reader.prepareForTriggerAvailableNow()
+    first = reader.latestOffset(reader.initialOffset(), limit)
+    kafka.send(topic, [b"not in this trigger"])
+    second = reader.latestOffset(first, limit)
+    assert (first[topic], second[topic]) == ({"0": 50}, {"0": 100})
+    assert reader.latestOffset(second, limit) == second
+    kafka.delete(topic)
+    kafka.create(topic)
+    kafka.send(topic, [b"new"] * 150)
+    with pytest.raises(DataLost, match=rf"topic {topic} was deleted and created again"):
+        reader.latestOffset(first, limit)
 
 
 def test_a_topic_that_lost_its_log_stops_the_query(spark: Any, kafka: Kafka, name: Name, checkpoint: str) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from oncelog.client import IsolationLevel, OffsetSpec, TopicPartition, WorkerClient
@@ -43,6 +43,10 @@ class StreamOffset:
     ends: Offsets
     first: Offsets = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+
+    def up_to(self, ends: Offsets) -> StreamOffset:
+        """With no partition beyond those ends, and none that is not among them."""
+        return replace(self, ends={p: min(offset, ends[p]) for p, offset in self.ends.items() if p in ends})
 
     def to_wire(self) -> dict[str, Any]:
         own: dict[str, Any] = {}

@@ -131,7 +131,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's name
         known = StreamOffset.from_wire(start)
         pinned = starting_offsets(self.plan, self.options) if start == NOT_STARTED else None
-        latest = self._latest = self._target or self.plan.latest_offsets(known)
+        latest = self._latest = self.plan.latest_offsets(known)
+        if self._target is not None:
+            # Only what was there at the start; but of topics that are still the same.
+            latest = latest.up_to(self._target.ends)
         begin = self._begin(known, latest, pinned)
         end = {p: max(offset, begin.ends[p]) for p, offset in latest.ends.items()}
         if self._should_wait(begin.ends, end, limit):
