@@ -225,7 +225,11 @@ def test_the_audit_tells_committed_aborted_and_open_transactions_apart(oncelog_b
 
 def test_kills_that_are_not_ours_are_left_out() -> None:
     assert parse_kills("driver,executor,broker", None, None) == ["driver", "executor", "broker"]
-    assert parse_kills("driver,executor,broker", "local[2]", "kafka:9092") == ["driver"]
+    assert parse_kills(None, "local[2]", "kafka:9092") == ["driver"]
+    with pytest.raises(click.BadParameter, match="the broker is not started here with --bootstrap-servers"):
+        parse_kills("driver,broker", None, "kafka:9092")
+    with pytest.raises(click.BadParameter, match="the executor is not started here with --master"):
+        parse_kills("executor", "local[2]", None)
     assert parse_kills("none", None, None) == []
     with pytest.raises(click.BadParameter, match="valid: driver, executor, broker, none"):
         parse_kills("driver,cat", None, None)

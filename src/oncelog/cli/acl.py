@@ -281,14 +281,14 @@ def remove_command(
 
 @acl_command.command("explain")
 @click.argument("principal", metavar="PRINCIPAL")
-@click.argument("operation", type=Choice(list(_OPERATIONS), case_sensitive=False))
+@click.argument("operation", metavar="OPERATION", type=Choice(list(_OPERATIONS), case_sensitive=False))
 @resource_options
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where they connect from.")
 @cluster_options
 def explain_command(access: ClusterAccess, principal: str, operation: str, resources: list[Named], host: str) -> None:
     """Tell whether somebody may do something, and which ACL or setting decides it.
 
-    Ends with status 1 if something is denied.
+    OPERATION is one of those of 'oncelog acl add'. Ends with status 1 if something is denied.
     """
     if not resources:
         raise click.UsageError("name a resource: --topic, --group, --transactional-id or --cluster")

@@ -30,7 +30,7 @@ from oncelog.core.ids import TopicPartition
 from oncelog.core.properties import Properties, decode_properties, parse_properties
 
 if TYPE_CHECKING:
-    from oncelog.client.admin import Admin
+    from oncelog.client.admin import Admin, ConfigResource
     from oncelog.client.cluster import TopicInfo
     from oncelog.client.config import ClientConfig
 
@@ -194,7 +194,7 @@ def _with_options(command: F, *, is_strict: bool) -> F:
             bootstrap_servers,
             file_settings,
             dict(split_assignment(text, "--set") for text in client_settings),
-            duration_ms(timeout),
+            duration_ms(timeout, "--timeout", low=1),
             is_strict,
             tuple(_given("-b", "bootstrap_servers")) + tuple(_given("--config", "config_file")),
         )
@@ -250,6 +250,8 @@ def _read_file(path: Path | None) -> Properties:
         raise click.ClickException(f"{path} cannot be read: {error.strerror}") from error
 
 
+_OF_LISTENERS: Final = "listener.name."
+"""Settings that brokers show only where they are set."""
 _ADVICE: Final = {
     ErrorCode.PRODUCER_FENCED: "Another producer with the same transactional id has taken over",
     ErrorCode.NON_EMPTY_GROUP: "Stop its members first",
@@ -292,6 +294,14 @@ def _require(name: str, known: Mapping[str, TopicInfo]) -> TopicInfo:
     if name not in known:
         raise click.ClickException(unknown_name("topic", name, known))
     return known[name]
+
+
+def require_settings(admin: Admin, resource: ConfigResource, names: Iterable[str]) -> None:
+    """Brokers remove a setting whatever its name is, and find nothing wrong with it."""
+    known = admin.describe_configs(resource)
+    for name in names:
+        if name not in known and not name.startswith(_OF_LISTENERS):
+            raise click.ClickException(unknown_name("setting", name, known))
 
 
 def require_partitions(admin: Admin, texts: Iterable[str]) -> list[TopicPartition]:

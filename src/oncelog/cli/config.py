@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncelog.cli.cluster_access import ClusterAccess, cluster_options, require_topics, split_assignment
+from oncelog.cli.cluster_access import (
+    ClusterAccess,
+    cluster_options,
+    require_settings,
+    require_topics,
+    split_assignment,
+)
 from oncelog.cli.output import fits, output_option, print_json, print_lines, print_table
 from oncelog.cli.parsing import Choice
 from oncelog.cli.stopped import stopped_broker
@@ -177,6 +183,8 @@ def unset_command(
             broker.remove(kind, name, settings)
     else:
         with access.admin() as admin:
-            admin.alter_configs(_resource(access, admin, kind, name), delete=settings)
+            resource = _resource(access, admin, kind, name)
+            require_settings(admin, resource, settings)
+            admin.alter_configs(resource, delete=settings)
     for setting in settings:
         click.echo(f"{kind} {name}: {setting} has its default again")

@@ -88,11 +88,13 @@ def console_command(
         raise click.BadParameter(str(error), param_hint="--listen") from None
     if host in ("0.0.0.0", "::") and not host_names:
         raise click.UsageError(f"--listen {listen} needs the name that browsers use for this machine: --host-name NAME")
+    if allow_changes:
+        _check_audit_log(audit_log)
     settings = ConsoleSettings(
         (_without_user(access) if log_in else access).client_config(),
         access.command_options(),
         audit_log if allow_changes else None,
-        parsing.duration_ms(hanging_after),
+        parsing.duration_ms(hanging_after, "--hanging-after"),
         masks=_masks(masks_file),
         schema_registry=None if schema_registry is None else registry_client(schema_registry, REGISTRY_TIMEOUT_S),
         log_in=log_in,
@@ -137,6 +139,15 @@ def step_back(priority: str) -> None:
 
 def _fitting_priority(servers: Iterable[Address]) -> str:
     return "idle" if any(server.is_loopback for server in servers) else "low"
+
+
+def _check_audit_log(path: Path) -> None:
+    from oncelog.console.audit import AuditLog
+
+    try:
+        AuditLog(path).check()
+    except OSError as error:
+        raise click.BadParameter(f"{path} cannot be written: {error.strerror}", param_hint="--audit-log") from None
 
 
 def _masks(file: Path | None) -> tuple[Mask, ...]:

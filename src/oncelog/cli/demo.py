@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -30,6 +31,8 @@ KILLS = ("driver", "executor", "broker")
 CLUSTER_KILLS = ("driver", "executor", "leader", "coordinator", "controller")
 CONTROLLERS = 3
 KEPT_ADDRESS = "127.0.0.1:9092"
+_MASTER = re.compile(r"local(-cluster)?(\[.+\])?|spark://.+|k8s://.+|yarn")
+"""Drivers that fail at once because of it are started again and again, as those that are killed."""
 
 
 @click.command("demo")
@@ -67,6 +70,8 @@ def demo_command(
         check_console_address(console_listen)
     if brokers > 1 and bootstrap_servers is not None:
         raise click.UsageError("--brokers is for a cluster that is started, --bootstrap-servers for one that runs")
+    if master is not None and not _MASTER.fullmatch(master):
+        raise click.BadParameter(f"{master!r}: write local[2,4], spark://HOST:PORT or yarn", param_hint="--master")
     victims = parse_kills(kills, master, bootstrap_servers, brokers)
     if bootstrap_servers is not None:
         with (access := ClusterAccess(bootstrap_servers)).explained():
@@ -102,7 +107,7 @@ def _require_spark() -> None:
 
 
 def parse_kills(given: str | None, master: str | None, bootstrap_servers: str | None, brokers: int = 1) -> list[str]:
-    """The victims, without those that are not ours to kill."""
+    """The victims: if none are given, all that are ours to kill."""
     kills = KILLS if brokers == 1 else CLUSTER_KILLS
     text = ",".join(kills) if given is None else given
     names = [] if text.strip().lower() == "none" else [name.strip().lower() for name in text.split(",") if name.strip()]
@@ -113,6 +118,9 @@ def parse_kills(given: str | None, master: str | None, bootstrap_servers: str | 
             )
     spared = {"executor"} if master is not None else set()
     spared |= {"broker"} if bootstrap_servers is not None else set()
+    for name in spared.intersection(names if given is not None else ()):
+        option = "--master" if name == "executor" else "--bootstrap-servers"
+        raise click.BadParameter(f"the {name} is not started here with {option}, nor killed", param_hint="--kills")
     return [name for name in names if name not in spared]
 
 

@@ -55,18 +55,21 @@ class NewPath(click.Path):
         return super().convert(value, param, ctx)
 
 
-def duration_ms(text: str) -> int:
+def duration_ms(text: str, option: str | None = None, *, low: int = 0) -> int:
     """`250ms`, `10s`, `5m`, `2h`, `1d`; a plain number is seconds."""
-    with _as_bad_parameter():
-        return time_text.duration_ms(text)
+    with _as_bad_parameter(option):
+        found = time_text.duration_ms(text)
+        if found < low:
+            raise ValueError(f"{text!r} is too short")
+        return found
 
 
 @contextmanager
-def _as_bad_parameter() -> Iterator[None]:
+def _as_bad_parameter(option: str | None = None) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise click.BadParameter(str(error)) from None
+        raise click.BadParameter(str(error), param_hint=option) from None
 
 
 def state_names(texts: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:

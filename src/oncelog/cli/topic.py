@@ -15,6 +15,7 @@ from oncelog.cli.cluster_access import (
     confirm,
     matching_topics,
     require_partitions,
+    require_settings,
     require_topics,
     split_assignment,
     yes_option,
@@ -177,11 +178,14 @@ def alter_command(
         raise click.UsageError("say what to change: --partitions, --topic-config or --unset")
     with access.admin() as admin:
         require_topics(admin, [name])
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        if unset:
+            require_settings(admin, resource, unset)
         if partitions is not None:
             admin.create_partitions({name: partitions})
             progress.echo(f"{name} has {partitions} partitions now")
         if settings or unset:
-            admin.alter_configs(ConfigResource(ResourceType.TOPIC, name), set=settings, delete=unset)
+            admin.alter_configs(resource, set=settings, delete=unset)
             for setting, value in settings.items():
                 progress.echo(f"{name}: {setting}={value}")
             for setting in unset:

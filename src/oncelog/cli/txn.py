@@ -83,7 +83,7 @@ def list_command(
         found = list_transactions(
             admin,
             states=[*states, *(sorted(OPEN_STATES) if only_open else [])],
-            older_than_ms=parsing.duration_ms(older_than) if older_than is not None else -1,
+            older_than_ms=parsing.duration_ms(older_than, "--older-than") if older_than is not None else -1,
             pattern=pattern,
         )
     now_ms = _now_ms()
@@ -242,7 +242,7 @@ def hanging_command(access: ClusterAccess, topics: tuple[str, ...], older_than: 
         infos = matching_topics(admin, topics) if topics else admin.list_topics(internal=True)
         found = open_transactions(admin, transaction_partitions(infos))
     now_ms = _now_ms()
-    hanging = hanging_transactions(found, parsing.duration_ms(older_than), now_ms)
+    hanging = hanging_transactions(found, parsing.duration_ms(older_than, "--older-than"), now_ms)
     if output == "json":
         print_json([_open_row(access, txn, now_ms) for txn in hanging])
     elif not hanging:
@@ -373,13 +373,13 @@ def watch_command(access: ClusterAccess, lasting: str | None, count: int | None,
     from oncelog.monitoring.transaction_history import TransactionFollower
     from oncelog.monitoring.transactions import describe_known
 
-    interval_ms = parsing.duration_ms(interval)
+    interval_ms = parsing.duration_ms(interval, "--interval")
     if interval_ms < txn_watch.INTERVAL_MS_MIN:
         raise click.BadParameter(f"it is at least {txn_watch.INTERVAL_MS_MIN}ms", param_hint="--interval")
     properties = access.properties(CONSUMER_TABLE, auto_offset_reset="latest")
     with access.admin() as admin, Consumer(properties) as consumer:
         opened = describe_known(admin, [t.transactional_id for t in admin.list_transactions(states=["Ongoing"])])
-        end_ms = None if lasting is None else _now_ms() + parsing.duration_ms(lasting)
+        end_ms = None if lasting is None else _now_ms() + parsing.duration_ms(lasting, "--for")
         polls = poll_for_ever(TransactionFollower(admin, consumer), Outage(), interval_ms)
         batches = txn_watch.bounded(polls, end_ms, count, _now_ms)
         try:

@@ -14,10 +14,17 @@ class AuditLog:
     def __init__(self, path: Path) -> None:
         self._path = path
 
+    def check(self) -> None:
+        """Raises OSError if nothing can be logged."""
+        os.close(self._open())
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
     def write(self, what: str, **facts: Any) -> None:
         """Raises OSError: a change that cannot be logged must not be made."""
         line = json.dumps({"time_ms": wall_ms(), "what": what, **facts}, ensure_ascii=False) + "\n"
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        descriptor = self._open()
         try:
             os.write(descriptor, line.encode())
             os.fsync(descriptor)
