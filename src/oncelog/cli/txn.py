@@ -210,6 +210,8 @@ def _print_blocking(access: ClusterAccess, found: OpenTransaction, now_ms: int) 
         click.echo(f"    open for {show_duration(age)}, from offset {found.start_offset} on")
     if found.is_hanging:
         click.echo(f"    HANGING: {found.why_hanging}; no coordinator will ever end it")
+    elif found.is_hidden:
+        click.echo("    ACLs hide its transactional id from you: its coordinator may end it")
     elif found.is_decided:
         click.echo("    its coordinator has decided how it ends, and is writing the markers")
     elif age is not None and found.description is not None:
@@ -247,6 +249,9 @@ def hanging_command(access: ClusterAccess, topics: tuple[str, ...], older_than: 
         print_json([_open_row(access, txn, now_ms) for txn in hanging])
     elif not hanging:
         click.echo(f"no transaction hangs; {count_of(len(found), 'transaction')} open", err=True)
+        hidden = sum(one.is_hidden for one in found)
+        if hidden:
+            click.echo(f"ACLs hide the ids of {hidden} of them from you: whether they hang is not known", err=True)
     else:
         for txn in hanging:
             age = txn.age_ms(now_ms)
@@ -286,6 +291,11 @@ def abort_command(access: ClusterAccess, partition: str, start_offset: int, yes:
             raise click.ClickException(
                 f"the coordinator of {found.transactional_id} has decided how the transaction ends and is writing the "
                 "markers: an abort could contradict it"
+            )
+        if found.is_hidden:
+            raise click.ClickException(
+                "ACLs hide the transactional id of this transaction from you: its coordinator may still commit it, and "
+                "an abort on one partition would tear it apart"
             )
         if not found.is_hanging:
             progress.say(f"{found.transactional_id} is alive: '{access.command(*found.remedy)}' is better")

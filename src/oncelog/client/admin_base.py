@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from oncelog.client.attempts import IN_DOUBT, Attempts
@@ -80,8 +80,12 @@ class AdminBase:
         topics_of: Callable[[R], Iterable[TopicResults[K]]],
         what: str,
         attempts: Attempts | None = None,
+        left_out: Collection[ErrorCode] = (),
     ) -> dict[TopicPartition, K]:
-        """Ask the leader of every partition, those of one leader together. Raises for the first lasting error."""
+        """Ask the leader of every partition, those of one leader together. Raises for the first lasting error.
+
+        Partitions that are answered with a code of `left_out` are not in the result.
+        """
         found: dict[TopicPartition, K] = {}
         wanted = list(dict.fromkeys(TopicPartition(*partition) for partition in partitions))
 
@@ -103,7 +107,7 @@ class AdminBase:
                 }
                 for partition in members:
                     try:
-                        self._take(partition, answers, found, what)
+                        self._take(partition, answers, found, what, left_out)
                     except KafkaError:
                         if attempts is not None:
                             # A leader that waits for its followers has done its own part.
@@ -111,7 +115,7 @@ class AdminBase:
                         raise
 
         await self.cluster.retrying(what, attempt, self._deadline(), attempts)
-        return found
+        return {partition: answer for partition, answer in found.items() if not answer.error_code}
 
     def _take(
         self,
@@ -119,10 +123,11 @@ class AdminBase:
         answers: Mapping[TopicPartition, K],
         found: dict[TopicPartition, K],
         what: str,
+        left_out: Collection[ErrorCode],
     ) -> None:
         answer = answers.get(partition)
         code = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else answer.error_code
-        if code:
+        if code and code not in left_out:
             self.cluster.routes.forget_leader(partition)
             raise error_of(code, f"{what} of {partition}")
         if answer is not None:

@@ -113,9 +113,10 @@ class TransactionAdmin(AdminBase):
         return descriptions
 
     async def describe_producers(
-        self, partitions: Iterable[TopicPartition]
+        self, partitions: Iterable[TopicPartition], *, readable_only: bool = False
     ) -> dict[TopicPartition, list[ProducerDescription]]:
-        """The producers each partition leader remembers."""
+        """The producers each partition leader remembers. With `readable_only`, partitions of topics that ACLs do not
+        allow to read are left out; otherwise they raise."""
 
         def request(members: list[TopicPartition]) -> DescribeProducersRequest:
             return DescribeProducersRequest(
@@ -123,7 +124,12 @@ class TransactionAdmin(AdminBase):
             )
 
         found = await self._ask_leaders(
-            partitions, request, DescribeProducersResponse, lambda answer: answer.topics, "producers"
+            partitions,
+            request,
+            DescribeProducersResponse,
+            lambda answer: answer.topics,
+            "producers",
+            left_out=[ErrorCode.TOPIC_AUTHORIZATION_FAILED] if readable_only else [],
         )
         return {
             partition: [

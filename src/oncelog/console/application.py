@@ -50,6 +50,8 @@ logger = logging.getLogger(__name__)
 
 NOTHING: Final = "\u2013"
 """A dash, for what is not known or does not apply."""
+OR_HIDDEN: Final = ", as far as ACLs let you see"
+"""Behind a sentence that there is nothing, for who is somebody to the cluster."""
 THREADS: Final = 8
 LOG_IN_THREADS: Final = 2
 WAITING_MAX: Final = 64
@@ -328,6 +330,7 @@ class Renderer:
             now_ms=console.now_ms(),
             allow_changes=console.settings.allow_changes,
             user=visit.user,
+            or_hidden="" if console.admin.config.security_protocol == "PLAINTEXT" else OR_HIDDEN,
         )
         return HTMLResponse(text, code, headers=vary)
 

@@ -166,6 +166,12 @@ def _abortable(console: Console, query: Query) -> OpenTransaction:
             f"The coordinator of {found.transactional_id} has decided how the transaction ends, and is writing the "
             "markers. An abort could contradict it."
         )
+    if found.is_hidden:
+        raise Refused(
+            "ACLs hide the transactional id of this transaction from you. Its coordinator may still commit it, and an "
+            "abort on one partition would tear it apart.",
+            "Ask somebody who may see all transactional ids.",
+        )
     if not found.is_hanging:
         raise Refused(
             f"The coordinator of {found.transactional_id} knows this transaction and may still commit it. An abort on "

@@ -17,6 +17,7 @@ from oncelog.console.audit import AuditLog
 from oncelog.console.contents import Contents, SchemaDecoder
 from oncelog.console.settings import ConsoleSettings
 from oncelog.console.watch import ClusterWatch, WatchState, wall_ms
+from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
 from oncelog.monitoring.snapshot import ClusterSnapshot
 from oncelog.monitoring.topics import Topic
@@ -299,6 +300,16 @@ class Console:
     def command(self, *words: str) -> str:
         """A command on the same cluster, to be copied."""
         return shlex.join(["oncelog", *words, *self.settings.command_suffix])
+
+
+def if_readable(read: Callable[[], T]) -> T | None:
+    """What is read of a topic; None if ACLs do not let whoever asks read it."""
+    try:
+        return read()
+    except KafkaError as error:
+        if error.code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            raise
+        return None
 
 
 def paged(rows: Sequence[T], query: Query) -> tuple[Sequence[T], dict[str, Any]]:

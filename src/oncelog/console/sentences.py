@@ -60,9 +60,12 @@ def sentences(
 
 def _all_is_well(snapshot: ClusterSnapshot) -> str:
     opened = len({one.producer.producer_id for one in snapshot.open})
+    hidden = sum(one.is_hidden for one in snapshot.held_back)
     transactions = (
         f"{count_of(opened, 'transaction')} {_is_are(opened)} in progress" if opened else "no transaction is open"
     )
+    if hidden:
+        transactions = f"transactions that ACLs hide from you are open on {count_of(hidden, 'partition')}"
     return f"Every partition has a leader, no group is far behind, and {transactions}."
 
 

@@ -2,23 +2,29 @@
 
 A partition knows a producer id, an epoch and where its transaction begins. The coordinator knows the name, the age and
 the time-out. A transaction that is open on a partition and that no coordinator knows hangs: nobody will ever end it.
+
+Coordinators do not name ids that ACLs hide from whoever asks. What is hidden must not be taken for what hangs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from oncelog.client.admin import Admin, ProducerDescription, TransactionDescription, TransactionListing
 from oncelog.client.fetcher import RangeReader
 from oncelog.client.visibility import IsolationLevel
 from oncelog.core.dataclass import dataclass
+from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
 from oncelog.monitoring.offsets import PartitionOffsets, partition_offsets
 from oncelog.monitoring.transactions import DECIDED_STATES, OPEN_STATES, age_ms, describe_known
 
 COUNTED_OFFSETS_MAX: Final = 1_000_000
 """Records that wait are counted by reading the headers of their batches, up to so many offsets."""
+NOBODYS_ID: Final = "6f1d3c0e-nobody-has-this-transactional-id"
+"""Who may ask about it may ask about all ids, unless an ACL denies a single one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +34,16 @@ class OpenTransaction:
     transactional_id: str | None
     description: TransactionDescription | None
     why_hanging: str
-    """Empty if its coordinator will end it."""
+    """Empty if its coordinator will end it, and if that is hidden from whoever asks."""
 
     @property
     def is_hanging(self) -> bool:
         return bool(self.why_hanging)
+
+    @property
+    def is_hidden(self) -> bool:
+        """ACLs do not let whoever asks see its id: its coordinator may end it."""
+        return self.transactional_id is None and not self.is_hanging
 
     @property
     def is_decided(self) -> bool:
@@ -52,8 +63,8 @@ class OpenTransaction:
 
     @property
     def remedy(self) -> tuple[str, ...]:
-        """The words of the command that ends it; empty for one that its coordinator is about to end."""
-        if self.is_decided:
+        """The words of the command that ends it; empty for one that its coordinator is about to end, or may end."""
+        if self.is_decided or self.is_hidden:
             return ()
         if self.transactional_id is not None and not self.is_hanging:
             return ("txn", "fence", self.transactional_id)
@@ -73,6 +84,7 @@ class OpenTransaction:
             "age_ms": self.age_ms(now_ms),
             "timeout_ms": description.timeout_ms if description is not None else None,
             "hanging": self.why_hanging or None,
+            "hidden": self.is_hidden,
         }
 
 
@@ -86,6 +98,8 @@ class HeldBackPartition:
     """Empty for a moment when the marker is written and waits for the high watermark."""
     open_after: list[OpenTransaction]
     """These will hold readers back once the others have ended."""
+    is_hidden: bool = False
+    """ACLs do not let whoever asks see its producers."""
 
     def as_row(self, now_ms: int) -> dict[str, Any]:
         return {
@@ -95,6 +109,7 @@ class HeldBackPartition:
             "end_offset": self.offsets.end,
             "blocking": [one.as_row(now_ms) for one in self.blocking],
             "open_after": [one.as_row(now_ms) for one in self.open_after],
+            "hidden": self.is_hidden,
         }
 
 
@@ -109,7 +124,9 @@ def held_back_in(offsets: Mapping[TopicPartition, PartitionOffsets]) -> list[Top
 
 
 def join_held_back(
-    offsets: Mapping[TopicPartition, PartitionOffsets], opened: Iterable[OpenTransaction]
+    offsets: Mapping[TopicPartition, PartitionOffsets],
+    opened: Iterable[OpenTransaction],
+    hidden: Collection[TopicPartition] = (),
 ) -> list[HeldBackPartition]:
     by_partition: dict[TopicPartition, list[OpenTransaction]] = {partition: [] for partition in held_back_in(offsets)}
     for one in opened:
@@ -117,7 +134,8 @@ def join_held_back(
     found = []
     for partition, own in by_partition.items():
         blocking = [one for one in own if one.start_offset <= offsets[partition].last_stable] or own[:1]
-        found.append(HeldBackPartition(partition, offsets[partition], blocking, own[len(blocking) :]))
+        after = own[len(blocking) :]
+        found.append(HeldBackPartition(partition, offsets[partition], blocking, after, partition in hidden))
     return found
 
 
@@ -149,11 +167,15 @@ def open_producers(
     admin: Admin, partitions: Collection[TopicPartition]
 ) -> list[tuple[TopicPartition, ProducerDescription]]:
     """The producers that have a transaction open, oldest first on each partition."""
-    if not partitions:
-        return []
+    return open_ones(admin.describe_producers(partitions)) if partitions else []
+
+
+def open_ones(
+    found: Mapping[TopicPartition, Iterable[ProducerDescription]],
+) -> list[tuple[TopicPartition, ProducerDescription]]:
     return [
         (partition, producer)
-        for partition, producers in sorted(admin.describe_producers(partitions).items())
+        for partition, producers in sorted(found.items())
         for producer in sorted(producers, key=lambda p: p.transaction_start_offset)
         if producer.transaction_start_offset >= 0
     ]
@@ -197,14 +219,32 @@ def _why_hanging(
 
 
 def without_ended(admin: Admin, opened: list[OpenTransaction]) -> list[OpenTransaction]:
-    """A transaction that ended between the two questions looks as if it hung: partitions are asked about it again."""
+    """A transaction that ended between the two questions looks as if it hung: partitions are asked about it again.
+
+    So does one whose id is hidden.
+    """
     suspects = {one.partition for one in opened if one.is_hanging}
     still_open = {(p, d.producer_id, d.transaction_start_offset) for p, d in open_producers(admin, suspects)}
-    return [
+    left = [
         one
         for one in opened
         if not one.is_hanging or (one.partition, one.producer.producer_id, one.start_offset) in still_open
     ]
+    if all(one.transactional_id is not None for one in left) or sees_all_ids(admin):
+        return left
+    return [one if one.transactional_id is not None else replace(one, why_hanging="") for one in left]
+
+
+def sees_all_ids(admin: Admin) -> bool:
+    """Whether ACLs let whoever asks see the transactional ids of everybody."""
+    try:
+        admin.describe_transactions([NOBODYS_ID])
+    except KafkaError as error:
+        if error.code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            return False
+        if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            raise
+    return True
 
 
 def hanging_transactions(opened: Iterable[OpenTransaction], older_than_ms: int, now_ms: int) -> list[OpenTransaction]:

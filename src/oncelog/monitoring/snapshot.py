@@ -5,7 +5,7 @@ A poll makes a bounded number of requests: with B brokers
     1        cluster, 1 topics and leaders
     2 B      offsets of each thousand of P partitions (end, last stable), and B for their starts in every tenth poll
     B        groups, and B transactional ids
-    2 B      producers, only of partitions on which a transaction is open
+    2 B      producers, only of partitions on which a transaction is open; 1 more if no coordinator knows one of them
     2 G + T  groups and open transactions in detail, at most G and T of them (P, G, T: `PollLimits`)
     8        new records of `__transaction_state`, for rates (`commit_meter`)
 
@@ -14,6 +14,9 @@ poll found, with its time. If there are more than P partitions, each poll asks f
 case for those that are held back, read by groups or written by transactions. Open transactions are described anew or
 not at all: an old description may belong to an earlier transaction of the same id. Those that hold readers back come
 first.
+
+What ACLs hide from whoever asks is left out: groups without details, partitions without producers. It does not fail a
+poll.
 
 The order of questions makes the answers fit together. Committed offsets are asked for before the ends of partitions,
 so that no group seems to be beyond an end. Ends are asked for before last stable offsets, so that records written
@@ -28,6 +31,7 @@ from typing import Any, Final, NamedTuple
 
 from oncelog.client.admin import Admin, ClusterDescription, GroupDescription, GroupListing, ProducerDescription
 from oncelog.core.dataclass import dataclass
+from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.hashing import coordinator_partition
 from oncelog.core.ids import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from oncelog.monitoring.brokers import BrokerState, broker_states
@@ -41,7 +45,7 @@ from oncelog.monitoring.open_transactions import (
     held_back_in,
     join_held_back,
     join_open,
-    open_producers,
+    open_ones,
     without_ended,
 )
 from oncelog.monitoring.topics import Topic, join_topic, led_partitions
@@ -65,7 +69,7 @@ OFFSETS_PER_REQUEST: Final = 1_000
 class GroupState:
     listing: GroupListing
     group: Group | None
-    """None until a poll has described it."""
+    """None until a poll has described it, and if ACLs hide it."""
     described_ms: int | None
     """When members and committed offsets were asked for; the offsets of partitions are those of the snapshot."""
 
@@ -132,7 +136,8 @@ class ClusterSnapshot:
 
 class _DescribedGroup(NamedTuple):
     time_ms: int
-    description: GroupDescription
+    description: GroupDescription | None
+    """None if ACLs hide it: with Describe of the cluster, all groups are listed."""
     committed: Committed
 
 
@@ -166,7 +171,9 @@ class Poller:
         listings = admin.list_groups()
         self._describe_groups([listing.group_id for listing in listings])
         offsets = self._offsets(led_partitions(infos.values()))
-        producers = open_producers(admin, held_back_in(offsets))
+        held = held_back_in(offsets)
+        readable = admin.describe_producers(held, readable_only=True) if held else {}
+        producers = open_ones(readable)
         transactions = self._transactions(producers)
         descriptions = {one.transactional_id: one.description for one in transactions if one.description is not None}
         opened = join_open(producers, [one.listing for one in transactions], descriptions)
@@ -177,7 +184,7 @@ class Poller:
             {name: join_topic(info, offsets) for name, info in sorted(infos.items())},
             tuple(self._group_state(listing, offsets) for listing in listings),
             tuple(transactions),
-            tuple(join_held_back(offsets, without_ended(admin, opened))),
+            tuple(join_held_back(offsets, without_ended(admin, opened), set(held) - readable.keys())),
             self._meter.look(offsets, self._now_ms()),
         )
 
@@ -217,13 +224,21 @@ class Poller:
         self._groups = {name: self._groups[name] for name in group_ids if name in self._groups}
         oldest = sorted(group_ids, key=lambda name: self._groups[name].time_ms if name in self._groups else -1)
         for name in oldest[: self._limits.groups]:
+            self._groups[name] = self._describe_group(name)
+
+    def _describe_group(self, name: str) -> _DescribedGroup:
+        try:
             description = self._admin.describe_groups([name])[name]
             committed = self._admin.group_offsets(name)
-            self._groups[name] = _DescribedGroup(self._now_ms(), description, committed)
+        except KafkaError as error:
+            if error.code is not ErrorCode.GROUP_AUTHORIZATION_FAILED:
+                raise
+            return _DescribedGroup(self._now_ms(), None, {})
+        return _DescribedGroup(self._now_ms(), description, committed)
 
     def _group_state(self, listing: GroupListing, offsets: dict[TopicPartition, PartitionOffsets]) -> GroupState:
         known = self._groups.get(listing.group_id)
-        if known is None:
+        if known is None or known.description is None:
             return GroupState(listing, None, None)
         return GroupState(listing, join_group(known.description, known.committed, offsets), known.time_ms)
 

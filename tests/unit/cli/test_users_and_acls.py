@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from oncelog.cli.main import cli
+from oncelog.client import Producer
 from oncelog.cluster.stopped_node import open_folder
 from oncelog.core.broker_config import STANDARD_AUTHORIZER
 from oncelog.testing import BrokerProcess
@@ -209,3 +210,26 @@ def test_a_folder_of_something_else_is_not_made_one_of_a_broker(tmp_path: Path) 
     refused = oncelog("user", "add", "eve", "--password-file", "-", "--data-dir", tmp_path, stdin="pencil")
     assert (refused.exit_code, "not the data folder of a broker" in refused.output) == (1, True)
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_who_cannot_see_an_id_is_not_told_that_its_transaction_hangs(
+    secured: BrokerProcess, admin: Run, tmp_path: Path
+) -> None:
+    done(admin("topic", "create", "sales"))
+    done(admin("user", "add", "reader", "--password-file", "-", stdin="secret\n"))
+    done(admin("acl", "add", "--principal", "User:reader", "--operation", "read", "--topic", "sales"))
+    account = {"bootstrap.servers": secured.bootstrap_servers, "security.protocol": "SASL_PLAINTEXT"}
+    account |= {"sasl.mechanism": "PLAIN", "sasl.username": "admin", "sasl.password": "root"}
+    with Producer({**account, "transactional.id": "till"}) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("sales", b"x").result(30)
+        file = properties(secured, tmp_path, "reader", "secret", "SCRAM-SHA-512")
+        hanging = oncelog("txn", "hanging", "--older-than", "0s", "--config", file)
+        blocking = oncelog("txn", "blocking", "sales", "--config", file)
+        abort = oncelog("txn", "abort", "sales:0", "--start-offset", "0", "--yes", "--config", file)
+        producer.abort_transaction()
+    assert (hanging.exit_code, "whether they hang is not known" in hanging.stderr) == (0, True), hanging.output
+    assert "ACLs hide its transactional id from you" in done(blocking)
+    assert "HANGING" not in blocking.output
+    assert (abort.exit_code, "may still commit it" in abort.stderr) == (1, True), abort.output

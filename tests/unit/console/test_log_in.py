@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from oncelog.client import Admin, ClientConfig, Producer
+from oncelog.client import Admin, ClientConfig, OffsetAndMetadata, Producer, TopicPartition
 from oncelog.client.admin import Acl, Operation, Pattern, Permission, Resource, ScramMechanism, ScramUpsertion
 from oncelog.console import visits
 from oncelog.console.settings import ConsoleSettings, parse_listen
 from oncelog.console.visits import COOKIE, IDLE_S, SESSION_S, LogInFailed, Sessions
 from oncelog.core.broker_config import STANDARD_AUTHORIZER
+from oncelog.core.sink_note import Note
 from oncelog.testing.broker import BrokerProcess
 from tests.unit.console.conftest import Answer, Browser, served
 from tests.waiting import wait_until
@@ -77,6 +78,21 @@ def secured_broker(folder: Path) -> Iterator[str]:
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with secured_broker(tmp_path_factory.mktemp("secured")) as found:
         yield found
+
+
+@contextmanager
+def selling(servers: str, *, is_over: bool = False) -> Iterator[None]:
+    """A transaction of till is open on tea, or was."""
+    account = {"sasl.username": "boss", "sasl.password": "ink", "sasl.mechanism": "SCRAM-SHA-256"}
+    account |= {"bootstrap.servers": servers, "security.protocol": "SASL_PLAINTEXT", "transactional.id": "till"}
+    with Producer(account) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("tea", b"x").result(30)
+        if is_over:
+            producer.commit_transaction()
+        yield
+        producer.close(timeout_ms=2_000)
 
 
 def settings_of(servers: str, **others: Any) -> ConsoleSettings:
@@ -146,6 +162,91 @@ def test_a_user_sees_what_acls_allow(browser: Browser) -> None:
         assert browser.get(path, **sam).status == 200, path
 
 
+@pytest.fixture
+def limited(servers: str) -> Iterator[None]:
+    """Users with few rights, on a cluster with a group and an open transaction."""
+    rights = {
+        "teller": [(Resource.TOPIC, "tea", Operation.DESCRIBE)],
+        "writer": [(Resource.TOPIC, "tea", Operation.WRITE)],
+        "reader": [(Resource.TOPIC, "tea", Operation.READ)],
+        "auditor": [(Resource.CLUSTER, "kafka-cluster", Operation.DESCRIBE)],
+        "stranger": [],
+        "monitor": [
+            (kind, "*", Operation.DESCRIBE) for kind in (Resource.TOPIC, Resource.GROUP, Resource.TRANSACTIONAL_ID)
+        ],
+    }
+    with Admin(client_of(servers, "admin", "root", "PLAIN")) as admin:
+        admin.alter_user_scram_credentials([ScramUpsertion(user, ScramMechanism.SHA_256, "secret") for user in rights])
+        admin.create_acls(
+            Acl(*right[:2], Pattern.LITERAL, f"User:{user}", "*", right[2], Permission.ALLOW)
+            for user, own in rights.items()
+            for right in own
+        )
+        with selling(servers, is_over=True):
+            note = Note("query", 7, writer="till").to_text()
+            admin.alter_group_offsets("drinkers", {TopicPartition("tea", 0): OffsetAndMetadata(0, metadata=note)})
+    with selling(servers):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("user", "words", "unseen"),
+    [
+        ("teller", "Transactions are open on tea-0 too. ACLs allow you no Read there", "till"),
+        ("writer", "Transactions are open on tea-0 too. ACLs allow you no Read there", "till"),
+        ("reader", "ACLs hide its transactional id from you: its coordinator may end it.", "till"),
+        ("auditor", "No transaction hangs, as far as ACLs let you see.", "tea"),
+        ("stranger", "No transaction hangs, as far as ACLs let you see.", "drinkers"),
+    ],
+)
+def test_a_user_with_one_right_has_all_pages_and_is_told_nothing_false(
+    browser: Browser, limited: None, user: str, words: str, unseen: str
+) -> None:
+    cookie = cookie_of(log_in(browser, user, "secret"))
+    topics_of(browser, cookie)
+    for path in ("/", "/topics", "/hanging", "/transactions", "/groups", "/pipelines", "/brokers", "/brokers/1"):
+        answer = browser.get(path, **cookie)
+        assert (answer.status, unseen in answer.text) == (200, False), path
+    page = browser.get("/hanging", **cookie).text
+    assert words in page
+    assert "no coordinator will end it" not in page
+    assert "no transaction is open" not in browser.get("/", **cookie).text or user in ("auditor", "stranger")
+
+
+def test_who_may_describe_and_not_read_sees_groups_ids_and_pipelines(browser: Browser, limited: None) -> None:
+    cookie = cookie_of(log_in(browser, "monitor", "secret"))
+    topics_of(browser, cookie)
+    wait_until(lambda: "drinkers" in browser.get("/pipelines", **cookie).text)
+    (row,) = browser.get("/groups", Accept="application/json", **cookie).json["data"]["rows"]
+    assert (row["group"], row["lag"] > 0, row["to_read"]) == ("drinkers", True, None)
+    group = browser.get("/groups/drinkers", **cookie)
+    assert "ACLs allow you no Read of tea: records there are not counted." in group.text
+    assert browser.get("/groups/drinkers", Accept="application/json", **cookie).json["data"]["to_read"] is None
+    known = browser.get("/transactions/till", **cookie)
+    assert (known.status, "ACLs allow you no Read of __transaction_state." in known.text) == (200, True)
+    pipeline = browser.get("/pipelines/drinkers", **cookie)
+    assert (pipeline.status, "ACLs allow you no Read of __transaction_state and" in pipeline.text) == (200, True)
+    for path in ("/topics/tea/timeline", "/topics/tea/messages", "/topics/tea/producers"):
+        assert browser.get(path, **cookie).status == 403, path
+
+
+def test_who_cannot_see_the_id_of_a_transaction_cannot_abort_it_on_one_partition(
+    servers: str, limited: None, tmp_path: Path
+) -> None:
+    settings = settings_of(servers, audit_log=tmp_path / "audit.jsonl", hanging_after_ms=0)
+    sessions = Sessions(settings)
+    try:
+        with served(sessions, settings) as browser:
+            cookie = cookie_of(log_in(browser, "reader", "secret"))
+            topics_of(browser, cookie)
+            (row,) = browser.get("/hanging", Accept="application/json", **cookie).json["data"]["open"]
+            where = f"/changes/abort?topic=tea&partition=0&start_offset={row['start_offset']}"
+            answer = browser.get(where, **cookie)
+    finally:
+        sessions.close()
+    assert (answer.status, "ACLs hide the transactional id" in answer.text) == (409, True), answer.text
+
+
 @pytest.mark.parametrize(("user", "password"), [("sam", "wrong"), ("nobody", "none"), ("admin", "root")])
 def test_a_wrong_user_and_a_wrong_password_get_the_same_answer(browser: Browser, user: str, password: str) -> None:
     """The administrator is a user of PLAIN, and the console was told to use SCRAM."""
@@ -176,12 +277,7 @@ def test_acls_decide_what_a_user_may_change_and_the_audit_log_names_the_user(ser
     log = tmp_path / "audit.jsonl"
     settings = settings_of(servers, audit_log=log)
     sessions = Sessions(settings)
-    account = {"sasl.username": "boss", "sasl.password": "ink", "sasl.mechanism": "SCRAM-SHA-256"}
-    account |= {"bootstrap.servers": servers, "security.protocol": "SASL_PLAINTEXT", "transactional.id": "till"}
-    with Producer(account) as producer, served(sessions, settings) as browser:
-        producer.init_transactions()
-        producer.begin_transaction()
-        producer.send("tea", b"x").result(30)
+    with selling(servers), served(sessions, settings) as browser:
         found = {}
         for user, password in (("sam", "pencil"), ("boss", "ink")):
             cookie = cookie_of(log_in(browser, user, password))
@@ -191,7 +287,6 @@ def test_acls_decide_what_a_user_may_change_and_the_audit_log_names_the_user(ser
             assert token is not None
             form = {**data["fields"], "token": token[1], "confirm": "till"}
             found[user] = browser.post("/changes/fence", form, **cookie)
-        producer.close(timeout_ms=2_000)
     sessions.close()
     assert (found["sam"].status, "ACLs do not allow this" in found["sam"].text) == (403, True)
     assert found["boss"].status == 303

@@ -45,6 +45,11 @@ class FakeAdmin:
         self.producers: dict[TopicPartition, list[ProducerDescription]] = {}
         self.transactions: dict[str, TransactionDescription] = {}
         self.groups: dict[str, dict[TopicPartition, int]] = {}
+        self.unreadable: set[str] = set()
+        """Topics that whoever asks may see and not read."""
+        self.hidden_groups: set[str] = set()
+        """They are listed, and may not be described."""
+        self.hides_ids = False
         self.asked: Counter[str] = Counter()
         self.before: Callable[[str], None] = lambda _: None
 
@@ -80,10 +85,13 @@ class FakeAdmin:
         return answer
 
     def describe_producers(
-        self, partitions: Iterable[TopicPartition]
+        self, partitions: Iterable[TopicPartition], *, readable_only: bool = False
     ) -> dict[TopicPartition, list[ProducerDescription]]:
         self._ask("producers")
-        return {place: list(self.producers.get(place, [])) for place in partitions}
+        readable = [place for place in partitions if place.topic not in self.unreadable]
+        if not readable_only and len(readable) < len(list(partitions)):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return {place: list(self.producers.get(place, [])) for place in readable}
 
     def list_transactions(self, *, producer_ids: Iterable[int] = (), **_: object) -> list[TransactionListing]:
         self._ask("transactions")
@@ -91,11 +99,13 @@ class FakeAdmin:
         return [
             TransactionListing(one.transactional_id, one.producer_id, one.state, 1)
             for one in self.transactions.values()
-            if not wanted or one.producer_id in wanted
+            if not self.hides_ids and (not wanted or one.producer_id in wanted)
         ]
 
     def describe_transactions(self, names: Iterable[str]) -> dict[str, TransactionDescription]:
         self._ask("transaction")
+        if self.hides_ids:
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         for name in names:
             if name not in self.transactions:
                 raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, name)
@@ -107,6 +117,8 @@ class FakeAdmin:
 
     def describe_groups(self, names: Iterable[str]) -> dict[str, GroupDescription]:
         self._ask("group")
+        if not self.hidden_groups.isdisjoint(names):
+            raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         return {
             name: GroupDescription(
                 name, "Stable", "consumer", "range", "h:1",

@@ -111,3 +111,14 @@ def test_the_age_counts_from_the_begin_and_of_a_hanging_one_from_the_last_write(
     assert found_by(admin)[0].age_ms(2_000) == 1_500
     admin.transactions = {}
     assert found_by(admin)[0].age_ms(2_000) == 1_000
+
+
+def test_a_transaction_whose_id_acls_hide_does_not_seem_to_hang(admin: FakeAdmin) -> None:
+    """Its coordinator may still commit it: an abort on one partition would tear it apart."""
+    admin.hides_ids = True
+    opened = found_by(admin)
+    assert [(one.start_offset, one.is_hanging, one.is_hidden, one.remedy) for one in opened] == [
+        (4, False, True, ()),
+        (7, False, True, ()),
+    ]
+    assert hanging_transactions(opened, older_than_ms=0, now_ms=10_000) == []

@@ -72,6 +72,29 @@ def test_a_partition_without_a_leader_does_not_stop_the_poll(admin: FakeAdmin) -
     assert billing.group.lag == 7
 
 
+def test_a_topic_that_acls_do_not_let_be_read_does_not_stop_the_poll(admin: FakeAdmin) -> None:
+    secret = TopicPartition("secret", 0)
+    admin.offsets[secret] = PartitionOffsets(0, 1, 2)
+    admin.unreadable = {"secret"}
+    snapshot = poller(admin).poll()
+    assert [(one.partition, len(one.blocking), one.is_hidden) for one in snapshot.held_back] == [
+        (PLACE, 1, False),
+        (secret, 0, True),
+    ]
+
+
+def test_groups_that_acls_do_not_let_be_described_neither_stop_the_poll_nor_keep_others_waiting(
+    admin: FakeAdmin,
+) -> None:
+    admin.hidden_groups = {"billing"}
+    found = poller(admin, groups=1)
+    for _ in range(2):
+        snapshot = found.poll()
+    billing, shipping = snapshot.groups
+    assert billing.group is None
+    assert shipping.group is not None
+
+
 def test_a_group_that_reads_on_during_the_poll_is_not_beyond_the_end(admin: FakeAdmin) -> None:
     def grow(what: str) -> None:
         if what == "offsets":

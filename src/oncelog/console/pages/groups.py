@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Final
 
-from oncelog.console.page import Console, NotThere, Page, Query, paged
+from oncelog.console.page import Console, NotThere, Page, Query, if_readable, paged
 from oncelog.console.sentences import progress_of
 from oncelog.core.ids import TopicPartition
 from oncelog.monitoring.groups import Group, GroupPartition, describe_group
@@ -62,7 +62,8 @@ class ListCounter:
         self._left = LISTED_PARTITIONS_MAX
 
     def to_read(self, group: Group) -> int | None:
-        """None if some of its partitions are too far behind, or if too many were counted for this page."""
+        """None if some of its partitions are too far behind or may not be read, or if too many were counted for this
+        page."""
         total = 0
         for one in group.partitions:
             lag, committed, offsets = one.lag, one.committed, one.offsets
@@ -71,7 +72,10 @@ class ListCounter:
             if lag.visible > LISTED_OFFSETS_MAX or self._left == 0:
                 return None
             self._left -= 1
-            total += self._count(one.partition, committed, offsets).records
+            found = if_readable(partial(self._count, one.partition, committed, offsets))
+            if found is None:
+                return None
+            total += found.records
         return total
 
     def _count(self, partition: TopicPartition, committed: int, offsets: PartitionOffsets) -> VisibleRecords:
@@ -93,16 +97,21 @@ def group(console: Console, query: Query, group_id: str) -> Page:
     progress = progress_of(group_id, console.watch.state.earlier)
     rows = [_partition_row(one, visible.get(number), now_ms) for number, one in enumerate(found.partitions)]
     to_read = [row["visible_lag"] for row in rows if row["lag"]]
+    counted = [count for count in to_read if count is not None]
     data = {
         **found.as_row(),
         "offsets": rows,
         "lag": found.lag,
-        "to_read": sum(count for count in to_read if count is not None),
+        "to_read": sum(counted) if counted or not to_read else None,
         "to_read_is_exact": None not in to_read and all(one.is_exact for one in visible.values()),
         "offsets_per_second": round(progress.offsets_per_second, 1) if progress is not None else None,
         "catches_up_in_ms": progress.catches_up_in_ms if progress is not None else None,
         "held_by": [one.as_row(snapshot.taken_ms) for one in snapshot.offsets_held_by(group_id)],
         "not_counted": max(len(found.partitions) - COUNTED_PARTITIONS_MAX, 0),
+        "not_readable": sorted(
+            {one.partition.topic for one in found.partitions[:COUNTED_PARTITIONS_MAX] if one.lag is not None}
+            - {found.partitions[number].partition.topic for number in visible}
+        ),
         "can_reset": not found.description.members,
         "topics": sorted({one.partition.topic for one in found.partitions}),
         "command": console.command("group", "describe", group_id),
@@ -121,9 +130,10 @@ def _described(console: Console, group_id: str) -> tuple[Group, dict[int, Visibl
             topic = topics.get(one.partition.topic)
             key = (one.partition, topic.info.topic_id if topic is not None else None)
             known = counted.setdefault(key, KnownRecords())
-            visible[number] = count_visible(
-                console.admin, one.partition, one.committed, one.offsets, batches_max=COUNTED_BATCHES_MAX, known=known
-            )
+            count = partial(count_visible, console.admin, one.partition, one.committed, one.offsets)
+            records = if_readable(partial(count, batches_max=COUNTED_BATCHES_MAX, known=known))
+            if records is not None:
+                visible[number] = records
     return found, visible
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
-from oncelog.console.page import Console, NotThere, Page, Query, paged
+from oncelog.console.page import Console, NotThere, Page, Query, if_readable, paged
 from oncelog.console.pages.groups import ListCounter
 from oncelog.console.pages.topics import Window, read_windows
 from oncelog.console.pages.transactions import SHARED_ID_STARTS
-from oncelog.core.ids import GROUP_METADATA_TOPIC, TopicPartition
+from oncelog.core.ids import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from oncelog.monitoring.pipelines import Attempt, Identity, Pipeline, pipeline_of, read_attempts, state_of
 from oncelog.monitoring.transaction_spans import TransactionSpan
 
@@ -38,7 +39,9 @@ def pipeline(console: Console, query: Query, group_id: str) -> Page:
             f"Group {group_id!r} has no offsets with notes of a pipeline.",
             "Oncelog's Spark sink stores query and batch with every offset that it commits.",
         )
-    attempts = console.recent.get(("pipeline", found.writer, group_id), lambda: read_attempts(console.admin, found))
+    read = partial(read_attempts, console.admin, found)
+    readable = if_readable(lambda: console.recent.get(("pipeline", found.writer, group_id), read))
+    attempts = readable or []
     shown = attempts[-ATTEMPTS_MAX:]
     now_ms = console.now_ms()
     written = _written(console, shown)
@@ -54,6 +57,7 @@ def pipeline(console: Console, query: Query, group_id: str) -> Page:
         "failed": sum(one.outcome in ("aborted", "timed out") for one in attempts),
         "drivers": sum(one.is_new_driver for one in attempts),
         "left_out": len(attempts) - len(shown),
+        "hidden": readable is None or TRANSACTION_STATE_TOPIC not in console.snapshot().topics,
     }
     return Page("pipeline.html", f"Pipeline of {group_id}", data, tables={"attempts": data["attempts"]})
 
@@ -73,7 +77,7 @@ def _written(console: Console, attempts: Sequence[Attempt]) -> Written:
         return {}
     written: Written = {}
     windows = [Window(place, str(topics[place.topic].info.topic_id), ROWS_OFFSETS, -1) for place in sorted(places)]
-    for read in read_windows(console, windows):
+    for read in if_readable(partial(read_windows, console, windows)) or ():
         for span in read.spans:
             if span.first_offset > read.start or span.first_offset == 0:
                 written[read.partition, (span.producer_id, span.producer_epoch)] = span

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from oncelog.client.admin import ConfigResource, ResourceType, TransactionDescription
 from oncelog.console.lanes import holder_row
-from oncelog.console.page import Console, NotThere, Page, Query, paged
+from oncelog.console.page import Console, NotThere, Page, Query, if_readable, paged
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import TopicPartition
+from oncelog.core.ids import TRANSACTION_STATE_TOPIC, TopicPartition
 from oncelog.monitoring.transaction_history import BEGAN, FORGOTTEN, TransactionEvent, initialisations, read_history
 from oncelog.monitoring.transactions import DECIDED_STATES, OPEN_STATES, STATES, describe_known, description_row
 
@@ -21,6 +22,7 @@ EXPIRATION: Final = "transactional.id.expiration.ms"
 REST_SHARE: Final = 5
 OPEN_MAX: Final = 200
 """Rows on the page of open transactions; the oldest of each partition come first."""
+HIDDEN_MAX: Final = 10
 STRIP_WIDTH: Final = 1000.0
 
 
@@ -46,14 +48,13 @@ def transaction_list(console: Console, query: Query) -> Page:
 
 
 def transaction(console: Console, query: Query, transactional_id: str) -> Page:
-    found, events = None, []
+    found, history = None, None
     # Without an id there is no coordinator to ask: clusters refuse the question.
     if transactional_id:
         found = describe_known(console.admin, [transactional_id]).get(transactional_id)
-        events = console.recent.get(
-            ("history", transactional_id),
-            lambda: read_history(console.admin, transactional_id, offsets_max=HISTORY_OFFSETS_MAX),
-        )
+        read = partial(read_history, console.admin, transactional_id, offsets_max=HISTORY_OFFSETS_MAX)
+        history = if_readable(lambda: console.recent.get(("history", transactional_id), read))
+    events = history or []
     if found is None and not events:
         raise NotThere(
             f"No coordinator knows the transactional id {transactional_id!r}.",
@@ -72,6 +73,7 @@ def transaction(console: Console, query: Query, transactional_id: str) -> Page:
         "missing_markers": _missing_markers(console, found) if found is not None else [],
         "events": [{**event.as_row(), "lasted_ms": lasted_ms(event)} for event in shown],
         "events_left_out": len(events) - len(shown),
+        "history_hidden": history is None or TRANSACTION_STATE_TOPIC not in console.snapshot().topics,
         "strip": state_strip(shown, now_ms),
         "can_fence": found is not None and found.state == "Ongoing",
         "command": console.command("txn", "fence", transactional_id),
@@ -179,11 +181,14 @@ def hanging(console: Console, query: Query) -> Page:
         for one in (*held.blocking, *held.open_after)
     ]
     opened = [row for row in rows if not row["hanging"]]
+    hidden = [str(held.partition) for held in snapshot.held_back if held.is_hidden]
     data: dict[str, Any] = {
         "hanging": [row for row in rows if row["hanging"]],
         "open": opened[:OPEN_MAX],
         "left_out": max(len(opened) - OPEN_MAX, 0),
         "hanging_after_ms": after_ms,
+        "hidden_partitions": hidden[:HIDDEN_MAX],
+        "hidden_left_out": max(len(hidden) - HIDDEN_MAX, 0),
     }
     tables = {"open transactions": opened, "hanging transactions": data["hanging"]}
     return Page("hanging.html", "Open and hanging transactions", data, tables=tables)
