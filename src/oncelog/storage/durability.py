@@ -8,12 +8,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from oncelog.storage.flush_work import FlushWork
 from oncelog.storage.log_files import LogFiles
 from oncelog.storage.segment import Segment, segment_number
 
 logger = logging.getLogger("oncelog.storage")
+
+ROLLED_SEGMENTS_MAX: Final = 200
 
 
 class Durability:
@@ -56,7 +59,12 @@ class Durability:
         return is_below
 
     def is_due(self, now_ms: int, flush_ms: int) -> bool:
-        """Whether the oldest append is older than `flush_ms`, or its age is unknown because the clock was set back."""
+        """Whether the oldest append is older than `flush_ms`, or its age is unknown because the clock was set back.
+
+        Or so many segments wait that to list their files takes a while.
+        """
+        if len(self._rolled) >= ROLLED_SEGMENTS_MAX:
+            return True
         return self._first_unflushed_ms is not None and not 0 <= now_ms - self._first_unflushed_ms < flush_ms
 
     def prepare(self, files: LogFiles, end_offset: int, *, batches_only: bool) -> FlushWork | None:
@@ -106,9 +114,9 @@ class Durability:
         paths: list[Path] = []
         for segment in segments:
             segment.write_index_tails()
-            paths += segment.paths()
+            paths += segment.all_paths()
         paths += [snapshots.path(offset) for offset in sorted(snapshots.unsynced)]
-        files.txn_indexes.write_notes(is_growing=True)
+        files.txn_indexes.note_growing()
         # From here on nothing fails: what is taken off these lists is in the work.
         snapshots.unsynced.clear()
         if leader_epochs.is_unsynced:

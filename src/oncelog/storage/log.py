@@ -63,7 +63,7 @@ from oncelog.storage.txn_index_keeper import SegmentGoneError
 
 logger = logging.getLogger("oncelog.storage")
 
-SEGMENTS_DELETED_AT_ONCE_MAX: Final = 100
+SEGMENTS_DELETED_AT_ONCE_MAX: Final = 20
 """Their files are renamed one by one, while nobody else is served."""
 
 
@@ -519,7 +519,7 @@ class Log:
             with self._health.refusing("could not be closed"):
                 self.durability.folder_changes += files.write_final_state(self.log_end_offset)
             self.flush()
-            files.txn_indexes.write_notes()
+            files.txn_indexes.note_all()
             # Where an index could not be written, the flush did without it.
             is_clean = self.recovery_point >= self.log_end_offset
         files.close()

@@ -51,7 +51,6 @@ class LogFiles:
         failpoints.hit("log.roll.before_snapshot")
         self.producer_state.map_end_offset = base_offset
         self.snapshots.write(base_offset, self.producer_state.take_snapshot())
-        self.txn_indexes.write_notes()
         failpoints.hit("log.roll.before_create")
         segment = self._create_segment(base_offset, config, now_ms)
         self.segments.append(segment)

@@ -21,7 +21,6 @@ def delete_old_segments(log: Log, now_ms: int, *, high_watermark: int) -> int:
     count = _count_deletable(log, high_watermark, now_ms)
     if count == len(segments) and not _try_to_roll(log, now_ms):
         count -= 1
-    count = min(count, SEGMENTS_DELETED_AT_ONCE_MAX)
     if count:
         log.delete_records(segments[count].base_offset)
     return count
@@ -40,7 +39,7 @@ def _try_to_roll(log: Log, now_ms: int) -> bool:
 
 
 def _count_deletable(log: Log, high_watermark: int, now_ms: int) -> int:
-    """How many segments, from the oldest on, are to be deleted. The active one counts only by age or size.
+    """How many segments, from the oldest on, are to be deleted at once. The active one counts only by age or size.
 
     A segment that reaches beyond the high watermark stays, so that the log start can never pass it. So does an empty
     active segment, and nothing behind a segment that stays is looked at.
@@ -49,9 +48,9 @@ def _count_deletable(log: Log, high_watermark: int, now_ms: int) -> int:
     rules = [_below_start(segments, log.log_start_offset)]
     if config.is_deleted_by_retention:
         rules += [_too_large(segments, config), _too_old(segments, config, now_ms)]
-    count = 0
+    count, count_max = 0, min(len(segments), SEGMENTS_DELETED_AT_ONCE_MAX)
     for rule in rules:
-        while count < len(segments) and rule(count):
+        while count < count_max and rule(count):
             end_offset = segments[count + 1].base_offset if count + 1 < len(segments) else log.log_end_offset
             is_empty_active = count + 1 == len(segments) and segments[count].size_bytes == 0
             if is_empty_active or end_offset > high_watermark:

@@ -230,7 +230,10 @@ class Segment(IndexedBatches):
 
     def paths(self) -> list[Path]:
         """The files that exist."""
-        return [path for path in map(self._path, SEGMENT_SUFFIXES) if path.exists()]
+        return [path for path in self.all_paths() if path.exists()]
+
+    def all_paths(self) -> list[Path]:
+        return list(map(self._path, SEGMENT_SUFFIXES))
 
     def close(self) -> None:
         """Give descriptors back. What is not written yet is not written."""

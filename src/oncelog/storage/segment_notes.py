@@ -4,7 +4,7 @@
     1500 0 00000000 7
 
 Kafka's formats have no checksum for these, and a transaction index that is missing looks like one that was never
-needed. So a note is taken at every roll, flush and clean stop. It says of a segment that is not appended to any more
+needed. So a note is taken at every flush and clean stop. It says of a segment that is not appended to any more
 what is in its files, and of the active one what their first entries are.
 
 The file is not Kafka's, which leaves it alone. It is replaced by renaming and never fsynced. An old one, or none, does
@@ -14,7 +14,7 @@ no harm: whatever disagrees with it is compared with the batches, and these are 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -37,37 +37,48 @@ class SegmentNotes:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.by_base_offset: Mapping[int, SegmentNote] = {}
+        self.by_base_offset: dict[int, SegmentNote] = {}
+        """In ascending order."""
+        self._lines: dict[int, str] = {}
+        """Of the file. A log may have thousands of segments, of which a flush changes few."""
 
     @classmethod
     def load(cls, folder: Path) -> SegmentNotes:
         """A damaged file counts as none."""
         notes = cls(folder / FILE_NAME)
         try:
-            notes.by_base_offset = decode_notes(read_file(notes.path))
+            notes.by_base_offset = dict(sorted(decode_notes(read_file(notes.path)).items()))
         except FileNotFoundError:
             return notes
         except CorruptCheckpointError as error:
             logger.warning("ignoring %s: %s", notes.path, error)
+        notes._lines = {base: _line(base, note) for base, note in notes.by_base_offset.items()}
         return notes
 
-    def write(self, notes: Mapping[int, SegmentNote]) -> None:
-        """If the write fails, the old notes stay: nothing is refused because of notes."""
-        if notes == self.by_base_offset:
-            return
+    def write(self, changed: Mapping[int, SegmentNote], gone: Collection[int] = ()) -> bool:
+        """Whether they are written. If that fails, the old notes stay: nothing is refused because of notes."""
+        known = self.by_base_offset
+        added = {base: note for base, note in changed.items() if known.get(base) != note}
+        removed = [base for base in gone if base in known]
+        if not added and not removed:
+            return True
+        notes = known | added
+        lines = self._lines | {base: _line(base, note) for base, note in added.items()}
+        for base in removed:
+            del notes[base], lines[base]
+        ordered = sorted(lines)
         try:
-            replace_file(self.path, encode_notes(notes), durable=False)
+            replace_file(self.path, encode_lines(lines[base] for base in ordered), durable=False)
         except OSError as error:
             logger.warning("%s cannot be written now: %s", self.path, error)
-            return
-        self.by_base_offset = notes
+            return False
+        self._lines = lines
+        self.by_base_offset = {base: notes[base] for base in ordered}
+        return True
 
 
-def encode_notes(notes: Mapping[int, SegmentNote]) -> bytes:
-    return encode_lines(
-        f"{base_offset} {note.txn_entries} {note.txn_crc:08x} {note.time_entries}"
-        for base_offset, note in sorted(notes.items())
-    )
+def _line(base_offset: int, note: SegmentNote) -> str:
+    return f"{base_offset} {note.txn_entries} {note.txn_crc:08x} {note.time_entries}"
 
 
 def decode_notes(content: bytes) -> dict[int, SegmentNote]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Generator, Iterable, Sequence
+from itertools import takewhile
 from typing import Final
 
 from oncelog.core.ids import TopicPartition
@@ -49,6 +50,8 @@ class TxnIndexKeeper:
         self._segments = segments
         self._snapshots = snapshots
         self._now_ms = now_ms
+        self._noted_end = 0
+        """Segments that start below it have a note that says what is in their files."""
 
     def check(self, segment: Segment) -> None:
         """Check the index of a segment before its first use. Afterwards it is right."""
@@ -57,6 +60,7 @@ class TxnIndexKeeper:
         if not (self._is_as_noted(segment) if segment.note is not None else self._is_plausible(segment)):
             self.rebuild(segment)
         segment.is_txn_index_checked = True
+        self._noted_end = min(self._noted_end, segment.base_offset)
 
     def check_below(self, end_offset: int) -> None:
         """Check the indexes of all segments that start below `end_offset`."""
@@ -135,20 +139,27 @@ class TxnIndexKeeper:
             for entry in entries:
                 segment.txn_index.append(entry)
         segment.is_txn_index_checked = True
+        self._noted_end = min(self._noted_end, segment.base_offset)
 
     def rebuild_at(self, base_offset: int) -> None:
         self.rebuild(self._segments[segment_number(self._segments, base_offset)])
 
-    def write_notes(self, *, is_growing: bool = False) -> None:
-        """Write the notes of all segments that are known; `is_growing` says that the last one is appended to."""
+    def note_growing(self) -> None:
+        """Write the notes of segments that may have changed since the last time. The last one is appended to."""
         last = self._segments[-1]
-        self.notes.write(
-            {
-                segment.base_offset: note
-                for segment in self._segments
-                if (note := segment.take_note(is_growing=is_growing and segment is last)) is not None
-            }
-        )
+        changed = self._segments[segment_number(self._segments, self._noted_end) :]
+        if self._write_notes(changed, growing=last):
+            self._noted_end = last.base_offset
+
+    def note_all(self) -> None:
+        """Write the notes of all segments that are known, as nothing is appended any more."""
+        self._write_notes(self._segments, growing=None)
+
+    def _write_notes(self, segments: Iterable[Segment], growing: Segment | None) -> bool:
+        taken = {segment.base_offset: segment.take_note(is_growing=segment is growing) for segment in segments}
+        first_offset = self._segments[0].base_offset
+        deleted = list(takewhile(lambda base_offset: base_offset < first_offset, self.notes.by_base_offset))
+        return self.notes.write({base: note for base, note in taken.items() if note is not None}, deleted)
 
     def forget(self, base_offsets: Iterable[int]) -> None:
         """Remove the notes of segments whose files are about to change other than by appending."""
@@ -156,7 +167,8 @@ class TxnIndexKeeper:
         for segment in self._segments:
             if segment.base_offset in gone:
                 segment.note = None
-        self.notes.write({base: note for base, note in self.notes.by_base_offset.items() if base not in gone})
+        self._noted_end = min([self._noted_end, *gone])
+        self.notes.write({}, gone)
 
     def _is_as_noted(self, segment: Segment) -> bool:
         note, index = segment.note, segment.txn_index
