@@ -165,6 +165,19 @@ def test_a_partition_that_appeared_is_read_again_from_where_it_began(pipeline: P
     assert pipeline.kafka.values(pipeline.target) == [b"first"]
 
 
+def test_a_partition_that_appeared_and_lost_its_beginning_before_it_was_read_is_refused(pipeline: Pipeline) -> None:
+    pipeline.kafka.send(pipeline.source, [b"first"], partition=0)
+    pipeline.run()
+    pipeline.kafka.grow(pipeline.source, 3)
+    pipeline.kafka.send(pipeline.source, HUNDRED, partition=2)
+    pipeline.kafka.delete_records(pipeline.source, 2, 60)
+    with pytest.raises(Exception, match=r"-2 is new to the stream, and its offsets 0 to 60 are deleted already"):
+        pipeline.run()
+    pipeline.options["failOnDataLoss"] = "false"
+    pipeline.run()
+    assert pipeline.kafka.values(pipeline.target) == [*HUNDRED[60:], b"first"]
+
+
 @on_every_broker
 def test_a_topic_that_was_created_again_is_written_from_its_beginning_where_data_may_be_lost(
     pipeline: Pipeline,
@@ -187,6 +200,23 @@ def test_a_first_batch_of_one_trigger_reads_what_is_there(pipeline: Pipeline) ->
     """`once` runs one batch and no more: it must not be spent on noting where the query began."""
     pipeline.kafka.send(pipeline.source, HUNDRED)
     pipeline.start(once=True).awaitTermination()
+    assert pipeline.kafka.values(pipeline.target) == HUNDRED
+
+
+def test_a_pattern_that_nothing_matches_yet_waits_for_topics(pipeline: Pipeline, name: Callable[[str], str]) -> None:
+    """The sink has no topic of its own, under which it could note the batch without input."""
+    pattern = name("later")
+    pipeline.settings["topic"] = None
+
+    def run() -> None:
+        reader = pipeline.spark.readStream.format("oncelog").option("kafka.bootstrap.servers", pipeline.kafka.servers)
+        rows = reader.options(subscribePattern=f"{pattern}.*").load()
+        pipeline.run(rows.selectExpr("key", "value", f"'{pipeline.target}' as topic"))
+
+    run()
+    pipeline.kafka.send(pipeline.kafka.create(pattern), HUNDRED)
+    die("before_commit", run)
+    run()
     assert pipeline.kafka.values(pipeline.target) == HUNDRED
 
 

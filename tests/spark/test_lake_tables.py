@@ -18,6 +18,7 @@ from oncelog.spark.micro_batch import MicroBatch
 from oncelog.spark.resume import CannotResume, NewCheckpoint
 from oncelog.spark.source_options import OptionError
 from oncelog.spark.transactor import DriverFenced
+from oncelog.spark.written_batches import LastBatch
 from tests.spark.lakes import LAKES, ROWS, DeltaLake, IcebergLake, Lake
 
 
@@ -35,14 +36,15 @@ class Driver:
         target = lake.target()
         self.sink: Any = LakeSink(None, target, "lines", given.get("new", NewCheckpoint.REFUSE))  # type: ignore[arg-type]
         self.query = query
+        self.planned_ms: int | None = given.get("planned_ms", 1)
 
     def batch(self, number: int) -> MicroBatch:
-        return MicroBatch(self.query, number, "/checkpoint", None, {})
+        return MicroBatch(self.query, number, "/checkpoint", None, {}, planned_ms=self.planned_ms)
 
     def begin(self, number: int) -> tuple[Version, list[bytes]] | None:
         """Claims the sink if need be, and writes files. None if the batch is in the table."""
         version = self.sink.owned_version(self.batch(number))
-        if number <= version.state.batch:
+        if self.sink.has(version, self.batch(number)):
             return None
         rows = pa.RecordBatch.from_pylist([{"id": 10 * number + n, "name": "x"} for n in range(2)], schema=ROWS)
         write = self.sink.table.file_writer(version)
@@ -155,6 +157,39 @@ def test_a_table_that_was_made_again_is_refused(lake: Lake) -> None:
         Driver(lake).begin(3)
 
 
+def test_an_old_copy_of_the_checkpoint_is_refused(lake: Lake) -> None:
+    """What it plans as batch 1 or 2 has other rows than those that the table has under that number."""
+    first = Driver(lake)
+    for number in range(3):
+        first.write(number)
+    with pytest.raises(
+        CannotResume, match=r"is about to run batch 1, but the table .* the checkpoint is an older copy"
+    ):
+        Driver(lake).begin(1)
+    with pytest.raises(
+        CannotResume, match=r"is about to run batch 2, but the table .* the checkpoint is an older copy"
+    ):
+        Driver(lake, planned_ms=2).begin(2)
+    Driver(lake).write(2)
+    Driver(lake, planned_ms=2).write(3)
+    assert lake.ids() == rows_of(0, 1, 2, 3)
+
+
+def test_an_old_copy_of_the_table_is_refused(lake: Lake) -> None:
+    Driver(lake).write(0)
+    with pytest.raises(CannotResume, match=r"has batches up to 0 of this query, .* goes on with batch 2"):
+        Driver(lake).begin(2)
+    Driver(lake, new=NewCheckpoint.REPROCESS).write(2)
+    assert lake.ids() == rows_of(0, 2)
+
+
+def test_a_batch_of_an_earlier_version_is_known_by_its_number(lake: Lake) -> None:
+    Driver(lake, planned_ms=None).write(0)
+    Driver(lake).write(0)
+    Driver(lake).write(1)
+    assert lake.ids() == rows_of(0, 1)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
 def test_drivers_that_die_sleep_and_meet_at_random_write_each_batch_once(lake: Lake, seed: int) -> None:
@@ -212,8 +247,9 @@ def test_every_commit_renews_all_that_delta_may_forget(tmp_path: Path) -> None:
     _, *commits = sorted((tmp_path / "table" / "_delta_log").glob("*.json"))
     found = [[json.loads(line).get("txn") for line in path.read_text().splitlines()] for path in commits]
     transactions = [{txn["appId"]: txn["version"] for txn in actions if txn is not None} for actions in found]
-    names = ("oncelog:lines", "oncelog:lines:query:owner", "oncelog:lines:query")
-    assert transactions == [dict(zip(names, values, strict=True)) for values in ((1, 1, -1), (1, 1, 0), (2, 2, 0))]
+    names = ("oncelog:lines", "oncelog:lines:query:owner", "oncelog:lines:query", "oncelog:lines:query:plan")
+    values = ((1, 1, -1), (1, 1, 0, 1), (2, 2, 0, 1))
+    assert transactions == [dict(zip(names, numbers, strict=False)) for numbers in values]
     assert all(txn["lastUpdated"] >= begun_ms for actions in found for txn in actions if txn is not None)
 
 
@@ -254,7 +290,7 @@ def test_rows_go_to_the_files_of_their_partition(tmp_path: Path) -> None:
     version = target.read("query")
     files = list(target.file_writer(version)(iter([rows]), "x"))
     target.claim(version, "query", 1)
-    target.commit(target.read("query"), "query", 1, 0, files, "{}")
+    target.commit(target.read("query"), "query", 1, LastBatch(0), files, "{}")
     assert len(files) == 3
     assert {row["id"]: row["name"] for row in lake.rows()} == dict(enumerate(["a", None, "b/c=d %", None, "a"]))
     found = DeltaTable(str(tmp_path / "table")).to_pyarrow_table(filters=[("name", "=", "a")])
@@ -270,7 +306,7 @@ def test_a_task_has_few_files_open(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     files = list(target.file_writer(version)(iter(batches), "x"))
     assert len(files) == 9, "each is closed before its value comes again"
     target.claim(version, "query", 1)
-    target.commit(target.read("query"), "query", 1, 0, files, "{}")
+    target.commit(target.read("query"), "query", 1, LastBatch(0), files, "{}")
     assert {row["id"]: row["name"] for row in lake.rows()} == {n: str(n % 3) for n in range(9)}
 
 

@@ -107,7 +107,7 @@ def test_where_a_batch_begins_in_a_source() -> None:
     one, new = TopicPartition("a", 0), TopicPartition("a", 1)
     before = StreamOffset({one: 5}, first={one: 2})
     after = StreamOffset({one: 7, new: 9}, first={new: 3})
-    assert source_range(StreamOffset({}), before) == SourceRange({one: 2}, {one: 5}, frozenset({one}))
+    assert source_range(StreamOffset({}), before) == SourceRange({one: 2}, {one: 5}, frozenset({one}), is_first=True)
     assert source_range(before, after) == SourceRange({one: 5, new: 3}, {one: 7, new: 9}, frozenset({new}))
     # Nothing has moved: the next batch begins where this one ended.
     assert source_range(before, before) == SourceRange({one: 5}, {one: 5}, frozenset())

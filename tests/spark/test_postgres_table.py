@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +32,7 @@ class Lines:
     """A streaming query over a folder of JSON lines, into a table."""
 
     def __init__(self, spark: Any, folder: Path, url: str) -> None:
-        self._spark, self._folder, self.url = spark, folder, url
+        self._spark, self.folder, self.url = spark, folder, url
         (folder / "in").mkdir()
         self.execute("create table rows (id bigint, name text, at timestamptz, n numeric)")
         self.execute("create table latest (id bigint primary key, name text, at timestamptz, n numeric)")
@@ -43,13 +44,13 @@ class Lines:
 
     def add(self, *ids: int) -> None:
         lines = [json.dumps({"id": n, "name": f"row {n}", "at": "2026-01-02T03:04:05Z", "n": f"{n}.50"}) for n in ids]
-        (self._folder / "in" / f"{uuid.uuid4().hex}.json").write_text("\n".join(lines))
+        (self.folder / "in" / f"{uuid.uuid4().hex}.json").write_text("\n".join(lines))
 
     def run(self, *, checkpoint: str = "checkpoint", table: str = "rows", **given: Any) -> None:
         schema = "id bigint, name string, at timestamp, n decimal(20, 2)"
-        frame = self._spark.readStream.schema(schema).json(str(self._folder / "in"))
+        frame = self._spark.readStream.schema(schema).json(str(self.folder / "in"))
         writer = oncelog.spark.write_stream_to_postgres(frame, url=self.url, table=table, sink="lines", **given)
-        query = writer.option("checkpointLocation", str(self._folder / checkpoint)).trigger(availableNow=True).start()
+        query = writer.option("checkpointLocation", str(self.folder / checkpoint)).trigger(availableNow=True).start()
         query.awaitTermination(60)
         assert not query.isActive
 
@@ -123,6 +124,35 @@ def test_a_new_checkpoint_is_refused_unless_told_to(lines: Lines) -> None:
     assert CannotResume.__name__ in str(caught.value)
     lines.run(checkpoint="other", on_new_checkpoint="reprocess")
     assert lines.ids() == [1, 1]
+
+
+def test_an_old_copy_of_the_checkpoint_is_refused(lines: Lines) -> None:
+    """What it plans as its next batch is not what the table has under that number."""
+    lines.execute(
+        "create table oncelog_spark_sinks (sink text primary key, query text not null, batch bigint not null, owner "
+        "bigint not null, instance text not null, input text not null)"
+    )  # as earlier versions made it
+    lines.add(1)
+    lines.run()
+    shutil.copytree(lines.folder / "checkpoint", lines.folder / "old")
+    lines.add(2)
+    lines.run()
+    lines.add(3)
+    with pytest.raises(Exception, match="the checkpoint is an older copy"):
+        lines.run(checkpoint="old")
+    lines.run()
+    assert lines.ids() == [1, 2, 3]
+
+
+def test_an_old_copy_of_the_table_is_refused(lines: Lines) -> None:
+    for number in (1, 2, 3):
+        lines.add(number)
+        lines.run()
+    lines.execute("delete from rows where id > 1; update oncelog_spark_sinks set batch = 0")
+    lines.add(4)
+    with pytest.raises(Exception, match=r"has batches up to 0 of this query, and checkpoint .* goes on with batch 3"):
+        lines.run()
+    assert lines.ids() == [1]
 
 
 @LONG

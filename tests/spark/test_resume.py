@@ -56,11 +56,12 @@ def verdict(
     *,
     stateful: bool = False,
     has_committed: bool = False,
+    batch_id_partition: TopicPartition | None = BATCH_ID_PARTITION,
 ) -> Verdict:
     return judge(
         one,
         found,
-        batch_id_partition=BATCH_ID_PARTITION,
+        batch_id_partition=batch_id_partition,
         group="g",
         on_new_checkpoint=policy,
         keeps_state=lambda: stateful,
@@ -179,6 +180,15 @@ def test_a_batch_of_an_earlier_run_that_the_group_does_not_know_is_refused() -> 
 def test_the_first_batch_is_run_again_after_a_crash_although_the_group_knows_nothing() -> None:
     assert verdict(batch(0, {P0: 12}, {P0: 0}, planned_before=True), {}) is Verdict.WRITE
     assert verdict(batch(0, {}, planned_before=True), {}) is Verdict.WRITE
+
+
+def test_batches_before_the_first_topic_are_noted_only_by_a_sink_that_has_a_topic() -> None:
+    replayed = batch(4, {P0: 12}, {P0: 0}, planned_before=True, is_first_to_read=True)
+    assert verdict(replayed, {}, batch_id_partition=None) is Verdict.WRITE
+    with pytest.raises(CannotResume, match="group_id was changed"):
+        verdict(replayed, {})
+    with pytest.raises(CannotResume, match="group_id was changed"):
+        verdict(batch(4, {P0: 12}, {P0: 0}, planned_before=True), {}, batch_id_partition=None)
 
 
 def test_an_idle_query_whose_group_expired_goes_on_with_a_new_batch() -> None:

@@ -30,6 +30,7 @@ from oncelog.spark.lake_sink import (
     lake_writer,
 )
 from oncelog.spark.source_options import OptionError
+from oncelog.spark.written_batches import LastBatch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -125,8 +126,9 @@ class DeltaTarget:
         if owner is None:
             return Version(None, table)
         is_of_query = table.transaction_version(self._app(query, "owner")) == owner
-        batch = table.transaction_version(self._app(query)) if is_of_query else None
-        return Version(SinkState(owner, is_of_query, -1 if batch is None else batch), table)
+        number = table.transaction_version(self._app(query)) if is_of_query else None
+        last = LastBatch() if number is None else LastBatch(number, table.transaction_version(self._app(query, "plan")))
+        return Version(SinkState(owner, is_of_query, last), table)
 
     def file_writer(self, version: Version) -> FileWriter:
         fields = version.table.schema().fields
@@ -136,14 +138,24 @@ class DeltaTarget:
 
     def claim(self, version: Version, query: str, owner: int) -> None:
         # A query that reprocesses begins at its first batch again.
-        batch = version.state.batch if version.state is not None and version.state.is_of_query else -1
-        identifiers = {self._app(): owner, self._app(query, "owner"): owner, self._app(query): batch}
-        self._commit(version, identifiers, [], {"oncelog.sink": self.sink, "oncelog.owner": owner})
+        last = version.state.last if version.state is not None and version.state.is_of_query else LastBatch()
+        note = {"oncelog.sink": self.sink, "oncelog.owner": owner}
+        self._commit(version, self._identifiers(query, owner, last), [], note)
 
-    def commit(self, version: Version, query: str, owner: int, batch: int, files: list[bytes], read_to: str) -> None:
-        note = {"oncelog.sink": self.sink, "oncelog.query": query, "oncelog.batch": batch, "oncelog.input": read_to}
-        identifiers = {self._app(): owner, self._app(query, "owner"): owner, self._app(query): batch}
-        self._commit(version, identifiers, files, note)
+    def commit(
+        self, version: Version, query: str, owner: int, batch: LastBatch, files: list[bytes], read_to: str
+    ) -> None:
+        note = {
+            "oncelog.sink": self.sink,
+            "oncelog.query": query,
+            "oncelog.batch": batch.number,
+            "oncelog.input": read_to,
+        }
+        self._commit(version, self._identifiers(query, owner, batch), files, note)
+
+    def _identifiers(self, query: str, owner: int, last: LastBatch) -> dict[str, int]:
+        found = {self._app(): owner, self._app(query, "owner"): owner, self._app(query): last.number}
+        return found if last.plan is None else {**found, self._app(query, "plan"): last.plan}
 
     def _commit(self, version: Version, identifiers: dict[str, int], files: list[bytes], note: dict[str, Any]) -> None:
         from deltalake.exceptions import CommitFailedError

@@ -28,6 +28,7 @@ from oncelog.spark.lake_sink import (
     lake_writer,
 )
 from oncelog.spark.source_options import OptionError
+from oncelog.spark.written_batches import LastBatch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,10 +110,12 @@ class IcebergTarget:
         return IcebergFiles(version.table.metadata, version.table.io, self.schema)
 
     def claim(self, version: Version, query: str, owner: int) -> None:
-        batch = version.state.batch if version.state is not None and version.state.is_of_query else -1
-        self._commit(version, state_text(owner, query, batch), [], {})
+        last = version.state.last if version.state is not None and version.state.is_of_query else LastBatch()
+        self._commit(version, state_text(owner, query, last), [], {})
 
-    def commit(self, version: Version, query: str, owner: int, batch: int, files: list[bytes], read_to: str) -> None:
+    def commit(
+        self, version: Version, query: str, owner: int, batch: LastBatch, files: list[bytes], read_to: str
+    ) -> None:
         text, note = state_text(owner, query, batch), {"oncelog.input": read_to}
         for attempt in range(COMMIT_ATTEMPTS):
             try:
@@ -147,14 +150,15 @@ class IcebergTarget:
         return _package().load_catalog(self.catalog, **self.properties)
 
 
-def state_text(owner: int, query: str, batch: int) -> str:
-    return json.dumps({"owner": owner, "query": query, "batch": batch})
+def state_text(owner: int, query: str, last: LastBatch) -> str:
+    return json.dumps({"owner": owner, "query": query, "batch": last.number, "plan": last.plan})
 
 
 def state_for(query: str, text: str) -> SinkState:
     told = json.loads(text)
     is_of_query = told["query"] == query
-    return SinkState(told["owner"], is_of_query, told["batch"] if is_of_query else -1)
+    last = LastBatch(told["batch"], told.get("plan")) if is_of_query else LastBatch()
+    return SinkState(told["owner"], is_of_query, last)
 
 
 def _shape(version: Version) -> tuple[int, int]:

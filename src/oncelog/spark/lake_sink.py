@@ -5,7 +5,7 @@ one that is written: the table decides. It keeps, for each sink, the owner numbe
 
 1. The first batch of a driver claims the sink by a commit without files: owner number + 1.
 2. Each batch reads the table. Another owner number: a newer driver has taken over, this one stops. A batch that is
-   there already is computed (sources and state depend on it) and thrown away.
+   there already is computed (sources and state depend on it) and thrown away (`written_batches`).
 3. Tasks write files that nothing refers to yet, under names that are used once. Spark may run a task twice; it returns
    the files of those runs that count.
 4. One commit of the driver adds these files and sets the batch number. The table format refuses it if what it says of
@@ -32,6 +32,7 @@ from oncelog.spark.sink_options import SINK_TABLE
 from oncelog.spark.source_options import OptionError
 from oncelog.spark.spark_session import refuse_unsafe
 from oncelog.spark.transactor import DriverFenced
+from oncelog.spark.written_batches import LastBatch, is_written
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,8 +57,7 @@ class SinkState(NamedTuple):
     owner: int
     is_of_query: bool
     """Whether that query was the last one to claim the sink."""
-    batch: int
-    """The last batch of the query that is in the table, -1 for none."""
+    last: LastBatch
 
 
 class Version(NamedTuple):
@@ -78,7 +78,9 @@ class LakeTable(Protocol):
     def claim(self, version: Version, query: str, owner: int) -> None:
         """Raises CommitRefused."""
 
-    def commit(self, version: Version, query: str, owner: int, batch: int, files: list[bytes], read_to: str) -> None:
+    def commit(
+        self, version: Version, query: str, owner: int, batch: LastBatch, files: list[bytes], read_to: str
+    ) -> None:
         """Raises CommitRefused. `read_to` is for people who look at the history."""
 
 
@@ -96,13 +98,18 @@ class LakeSink:
         batch = running_batch(self.spark, frame, batch_id)
         refuse_made_up_checkpoint(self.spark, batch)
         version = self.owned_version(batch)
-        if version.state is not None and batch_id <= version.state.batch:
+        if self.has(version, batch):
             drain(frame)
             return
         files = written_files(frame, self.table.file_writer(version))
         failpoints.hit("spark.lake.written")
         self.commit(version, batch, files)
         failpoints.hit("spark.lake.committed")
+
+    def has(self, version: Version, batch: MicroBatch) -> bool:
+        """Whether the batch is in the table."""
+        last = LastBatch() if version.state is None else version.state.last
+        return is_written(batch, last, f"the table {self.table.name}", self.on_new_checkpoint)
 
     def owned_version(self, batch: MicroBatch) -> Version:
         """The table as it is, in which the sink is this driver's. The first call claims it."""
@@ -130,12 +137,13 @@ class LakeSink:
             raise RuntimeError("a sink is claimed before it commits")
         read_to = json.dumps({str(partition): offset for partition, offset in sorted(batch.end.items())})
         try:
-            self.table.commit(version, batch.query_id, owner, batch.batch_id, files, read_to)
+            done = LastBatch(batch.batch_id, batch.planned_ms)
+            self.table.commit(version, batch.query_id, owner, done, files, read_to)
         except CommitRefused:
             state = self.table.read(batch.query_id).state
             if state is None or state.owner != owner:
                 raise self._fenced() from None
-            if state.batch != batch.batch_id:
+            if state.last.number != batch.batch_id:
                 raise
             logger.warning("batch %d is in %s, although its commit was refused", batch.batch_id, self.table.name)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
-STATEFUL_OPERATORS = "org.apache.spark.sql.execution.streaming.operators.stateful."
+STATEFUL_OPERATOR = "org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ class MicroBatch:
     """Whether an earlier run of the query has planned it and may have written it already."""
     appeared: frozenset[TopicPartition] = frozenset()
     """Partitions that no batch before it has read."""
+    is_first_to_read: bool = False
+    """Whether the batches before it had no partition to read: no topic matched the pattern yet."""
     uneven_start: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
     uneven_end: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
     """Partitions that several sources read and have not come equally far in; `start` and `end` have the smallest."""
@@ -70,6 +72,8 @@ class SourceRange(NamedTuple):
     start: Offsets | None
     end: Offsets
     appeared: frozenset[TopicPartition] = frozenset()
+    is_first: bool = False
+    """Whether it is the first of its source that reads anything."""
 
 
 def running_batch(spark: SparkSession, frame: DataFrame, batch_id: int) -> MicroBatch:
@@ -93,6 +97,7 @@ def running_batch(spark: SparkSession, frame: DataFrame, batch_id: int) -> Micro
         # Spark plans a new batch within the trigger that runs it.
         planned_before=planned_ms < int(execution.getLatestExecutionContext().currentTriggerStartTimestamp()),
         appeared=frozenset().union(*(source.appeared for source in ranges)),
+        is_first_to_read=only_kafka and all(source.is_first for source in ranges),
         uneven_start=uneven(starts),
         uneven_end=uneven(source.end for source in ranges),
     )
@@ -110,9 +115,15 @@ def is_running(spark: SparkSession, query_id: str) -> bool:
 
 
 def keeps_state(spark: SparkSession, query_id: str) -> bool:
-    """Whether what a batch gives depends on the batches before it: aggregations, joins and the like."""
+    """Whether what a batch gives depends on the batches before it: aggregations, joins and the like.
+
+    By what they are and not by their names: those that run Python have a package of their own.
+    """
+    from py4j.java_gateway import is_instance_of
+
+    gateway = spark.sparkContext._gateway
     nodes = plan_nodes(execution_of(spark, query_id))
-    return any(str(node.getClass().getName()).startswith(STATEFUL_OPERATORS) for node in nodes)
+    return any(is_instance_of(gateway, node, STATEFUL_OPERATOR) for node in nodes)
 
 
 def execution_of(spark: SparkSession, query_id: str) -> Any:
@@ -173,7 +184,7 @@ def source_range(start: StreamOffset | None, end: StreamOffset) -> SourceRange:
         return SourceRange(None, end.ends, frozenset(end.ends))
     first = {} if start == end else end.first
     appeared = (end.ends.keys() - start.ends.keys()) | first.keys()
-    return SourceRange({**start.ends, **first}, end.ends, frozenset(appeared))
+    return SourceRange({**start.ends, **first}, end.ends, frozenset(appeared), is_first=not start.ends)
 
 
 def _start(execution: Any, started: Any, source: Any) -> StreamOffset | None:

@@ -1,10 +1,10 @@
 """A sink into a table of PostgreSQL: the rows of a micro-batch and its number are one transaction of the database.
 
 Theory of operation. Spark calls the sink in the driver for each micro-batch (`foreachBatch`), and may call it again for
-one that is written: the target decides, by a row of `oncelog_spark_sinks(sink, query, batch, owner, instance, input)`.
+one that is written: the target decides, by a row of `oncelog_spark_sinks`: query, batch and its plan, owner and so on.
 
 1. The first batch of a driver claims the row: owner number + 1. An older driver finds that at its next commit.
-2. A batch that is there already is computed (sources and state depend on it) and thrown away.
+2. A batch that is there already is computed (sources and state depend on it) and thrown away (`written_batches`).
 3. Tasks copy their rows into an unlogged staging table, marked with attempt, partition and task. Spark may run a task
    twice; it returns the marks of those runs that count.
 4. One transaction of the driver moves the rows with these marks into the table and sets the batch number, if the row is
@@ -28,6 +28,7 @@ from oncelog.spark.sink_options import SINK_TABLE
 from oncelog.spark.source_options import OptionError
 from oncelog.spark.spark_session import refuse_unsafe
 from oncelog.spark.transactor import DriverFenced
+from oncelog.spark.written_batches import LastBatch, is_written
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -182,18 +183,18 @@ class PostgresTableSink:
         batch = running_batch(self.spark, frame, batch_id)
         refuse_made_up_checkpoint(self.spark, batch)
         with self.target.connect(autocommit=True) as connection:
-            written = self._written_before(connection, batch)
-            if batch_id <= written:
+            last = self._last_batch(connection, batch)
+            if is_written(batch, last, f"the table {self.target.table}", self.on_new_checkpoint):
                 drain(frame)
                 return
             attempt = uuid.uuid4().hex
             staged = stage_rows(frame, self.target, attempt)
             failpoints.hit("spark.postgres.staged")
-            self._commit(connection, batch, written, attempt, staged)
+            self._commit(connection, batch, last.number, attempt, staged)
         failpoints.hit("spark.postgres.committed")
 
-    def _written_before(self, connection: Any, batch: MicroBatch) -> int:
-        """The last batch of this query that is in the table, -1 for none. The first call claims the sink."""
+    def _last_batch(self, connection: Any, batch: MicroBatch) -> LastBatch:
+        """The last batch of this query that is in the table. The first call claims the sink."""
         mine = self.target.instance
         if not self._is_claimed:
             # A driver or a task that is paused in a transaction would hold its locks for ever.
@@ -205,8 +206,9 @@ class PostgresTableSink:
         with connection.transaction():
             if not self._is_claimed:
                 self._make_tables(connection, batch)
-            query, written, instance = connection.execute(
-                f"select query, batch, instance from {SINKS_TABLE} where sink = %s for update", (self.target.sink,)
+            query, written, instance, plan = connection.execute(
+                f"select query, batch, instance, plan from {SINKS_TABLE} where sink = %s for update",
+                (self.target.sink,),
             ).fetchone()
             if self._is_claimed and instance != mine:
                 raise self._fenced()
@@ -219,14 +221,19 @@ class PostgresTableSink:
         self._is_claimed = True
         if instance != mine:
             _drop_stage(connection, instance)
-        return int(written)
+        return LastBatch(int(written), plan)
 
     def _make_tables(self, connection: Any, batch: MicroBatch) -> None:
         connection.execute("select pg_advisory_xact_lock(hashtext(%s))", (SINKS_TABLE,))
         connection.execute(
             f"create table if not exists {SINKS_TABLE} (sink text primary key, query text not null, batch bigint not "
-            "null, owner bigint not null, instance text not null, input text not null)"
+            "null, owner bigint not null, instance text not null, input text not null, plan bigint)"
         )
+        has_plan = connection.execute(
+            f"select 1 from pg_attribute where attrelid = '{SINKS_TABLE}'::regclass and attname = 'plan'"
+        ).fetchone()
+        if has_plan is None:  # an earlier version made it
+            connection.execute(f"alter table {SINKS_TABLE} add column plan bigint")
         connection.execute(
             f"insert into {SINKS_TABLE} values (%s, %s, -1, 0, '', '') on conflict do nothing",
             (self.target.sink, batch.query_id),
@@ -267,9 +274,17 @@ class PostgresTableSink:
             cursor.execute(self.target.move_statement().encode(), (attempt, parts, tasks))
             failpoints.hit("spark.postgres.moved")
             moved = connection.execute(
-                f"update {SINKS_TABLE} set batch = %s, input = %s where sink = %s and query = %s and batch = %s and "
-                "instance = %s",
-                (batch.batch_id, read_to, self.target.sink, batch.query_id, before, self.target.instance),
+                f"update {SINKS_TABLE} set batch = %s, plan = %s, input = %s where sink = %s and query = %s and "
+                "batch = %s and instance = %s",
+                (
+                    batch.batch_id,
+                    batch.planned_ms,
+                    read_to,
+                    self.target.sink,
+                    batch.query_id,
+                    before,
+                    self.target.instance,
+                ),
             )
             if moved.rowcount != 1:
                 raise self._fenced()

@@ -13,7 +13,7 @@ the note is the truth about what was written, whatever Spark's checkpoint rememb
                                            reaches beyond, or cannot be compared               refuse: the checkpoint
                                                                                                is an old copy
     there is none, the group is new        was planned by an earlier run, after others that    refuse: the group that
-                                           were done                                           knew of it is gone
+                                           were done and noted                                 knew of it is gone
                                            is new, or the very first                           write
     there is none, the group is another's  is the query's first and begins where the group     write
                                            stands
@@ -200,7 +200,8 @@ def _check_new_checkpoint(
         raise CannotResume(_new_checkpoint(batch, committed, group, why))
     concerned = sorted(batch.end.keys() & committed.keys())
     if not concerned:
-        if batch.planned_before and batch.batch_id > 0:
+        was_noted = batch_id_partition is not None or not batch.is_first_to_read
+        if batch.planned_before and batch.batch_id > 0 and was_noted:
             raise CannotResume(_forgotten(batch, group))
         return
     if batch.batch_id > 0:

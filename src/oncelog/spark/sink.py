@@ -202,6 +202,11 @@ class ExactlyOnceSink:
     def _write(self, identity: Identity, batch: MicroBatch, frame: DataFrame, *, attempt: int) -> Written | None:
         """One attempt at a micro-batch, in an epoch of its own: older drivers and earlier attempts are fenced."""
         options, producer = self.transactor.options, identity.client.identity
+        if batch.only_kafka and not batch.end and options.batch_id_partition is None:
+            # No topic matches the pattern yet: there are no rows, and nothing that could be noted, or done twice.
+            drain(frame)
+            self._reports.append(BatchReport(batch.batch_id, attempt, producer))
+            return Written(0, 0, ())
         group, self._group = self._group, None
         if group is None or group.run_id != batch.run_id:
             group = KnownGroup(batch.run_id, identity.client.fetch_offsets(options.group_id))
