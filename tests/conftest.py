@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -11,8 +12,11 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from oncelog.client import Admin, ClientConfig, Producer
 from tests import open_files, second_try
 from tests.data import kafka
+
+_numbers = itertools.count()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,6 +65,43 @@ def _descriptors_of_crashed_logs_are_given_back() -> Iterator[None]:
     before = open_files.last_number()
     yield
     open_files.close_opened_since(before)
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that no other test of this process uses."""
+    return f"name-{next(_numbers)}"
+
+
+@pytest.fixture
+def admin(servers: str) -> Iterator[Admin]:
+    """`servers` is a fixture of each folder that has a broker: its address."""
+    with Admin(ClientConfig(bootstrap_servers=servers)) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(admin: Admin, name: str) -> str:
+    """A new topic of one partition."""
+    admin.create_topics([name])
+    return name
+
+
+@pytest.fixture
+def transactional(servers: str) -> Iterator[Callable[..., Producer]]:
+    """Transactional producers, initialised."""
+    made: list[Producer] = []
+
+    def make(transactional_id: str, **settings: Any) -> Producer:
+        properties = {name.replace("_", "."): value for name, value in settings.items()}
+        producer = Producer({"bootstrap.servers": servers, "transactional.id": transactional_id, **properties})
+        made.append(producer)
+        producer.init_transactions()
+        return producer
+
+    yield make
+    for producer in made:
+        producer.close(timeout_ms=2_000)
 
 
 @pytest.fixture

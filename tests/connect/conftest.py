@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from oncelog.client import Admin, ClientConfig
 from oncelog.core import failpoints
 from oncelog.testing.broker import broker
 from peers.kafka.kafka import KafkaServer, kafka_available
@@ -43,12 +42,6 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     else:
         with broker(settings) as process:
             yield process.bootstrap_servers
-
-
-@pytest.fixture
-def admin(servers: str) -> Iterator[Admin]:
-    with Admin(ClientConfig(bootstrap_servers=servers)) as made:
-        yield made
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import signal
 import subprocess
@@ -11,13 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from oncelog.cli.main import cli
-from oncelog.client import Admin, ClientConfig, Producer
 from oncelog.core.broker_config import STANDARD_AUTHORIZER
 from oncelog.testing import BrokerProcess, broker
 
@@ -30,7 +27,6 @@ SETTINGS = {
     "super.users": "User:ANONYMOUS",
 }
 Background = Callable[..., "subprocess.Popen[str]"]
-_numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
@@ -101,42 +97,6 @@ def background() -> Iterator[Background]:
 def heed_signals() -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
-
-
-@pytest.fixture
-def name() -> str:
-    """A name that no other test uses."""
-    return f"name-{next(_numbers)}"
-
-
-@pytest.fixture
-def admin(servers: str) -> Iterator[Admin]:
-    with Admin(ClientConfig(bootstrap_servers=servers)) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(admin: Admin, name: str) -> str:
-    """A new topic of one partition."""
-    admin.create_topics([name])
-    return name
-
-
-@pytest.fixture
-def transactional(servers: str) -> Iterator[Callable[..., Producer]]:
-    """Transactional producers, initialised."""
-    made: list[Producer] = []
-
-    def make(transactional_id: str, **settings: Any) -> Producer:
-        properties = {name.replace("_", "."): value for name, value in settings.items()}
-        producer = Producer({"bootstrap.servers": servers, "transactional.id": transactional_id, **properties})
-        made.append(producer)
-        producer.init_transactions()
-        return producer
-
-    yield make
-    for producer in made:
-        producer.close(timeout_ms=2_000)
 
 
 @pytest.fixture

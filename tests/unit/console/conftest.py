@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPResponse
@@ -16,7 +15,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from oncelog.client import Admin, ClientConfig, Producer
+from oncelog.client import Admin, ClientConfig
 from oncelog.console.page import Console
 from oncelog.console.server import bind, make_server
 from oncelog.console.settings import ConsoleSettings
@@ -32,7 +31,6 @@ BROKER_SETTINGS = {
     "oncelog.cluster.action.enable": True,
 }
 TOKEN = "token-" + secrets.token_hex(4)
-_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -128,6 +126,11 @@ def shared_broker() -> Iterator[BrokerProcess]:
         yield process
 
 
+@pytest.fixture
+def servers(shared_broker: BrokerProcess) -> str:
+    return shared_broker.bootstrap_servers
+
+
 @pytest.fixture(scope="session")
 def browser(shared_broker: BrokerProcess) -> Iterator[Browser]:
     """Of a console that only shows things."""
@@ -148,33 +151,8 @@ def changing(shared_broker: BrokerProcess, audit_log: Path) -> Iterator[Browser]
 
 
 @pytest.fixture
-def admin(shared_broker: BrokerProcess) -> Iterator[Admin]:
-    with Admin(ClientConfig(bootstrap_servers=shared_broker.bootstrap_servers)) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(admin: Admin, browser: Browser) -> str:
+def topic(admin: Admin, name: str, browser: Browser) -> str:
     """A new topic of one partition, which the console has seen."""
-    name = f"topic-{next(_numbers)}"
     admin.create_topics([name])
     wait_until(lambda: browser.get(f"/topics/{name}").status == 200)
     return name
-
-
-@pytest.fixture
-def transactional(shared_broker: BrokerProcess) -> Iterator[Callable[[str], Producer]]:
-    """Transactional producers, initialised."""
-    made: list[Producer] = []
-
-    def make(transactional_id: str) -> Producer:
-        producer = Producer(
-            {"bootstrap.servers": shared_broker.bootstrap_servers, "transactional.id": transactional_id}
-        )
-        made.append(producer)
-        producer.init_transactions()
-        return producer
-
-    yield make
-    for producer in made:
-        producer.close(timeout_ms=2_000)

@@ -216,14 +216,14 @@ def test_a_form_that_never_arrives_does_not_hold_anything(
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with secured_broker(tmp_path_factory.mktemp("attacked")) as found:
         yield found
 
 
-def test_passwords_cannot_be_tried_out_one_after_the_other(servers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passwords_cannot_be_tried_out_one_after_the_other(secured: str, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [0.0]
-    settings = settings_of(servers)
+    settings = settings_of(secured)
     sessions = Sessions(settings, clock_s=lambda: now_s[0])
     monkeypatch.setattr(visits, "FAILURES_MAX", 2)
     try:
@@ -249,9 +249,9 @@ def test_failures_are_counted_by_address_and_bounded(monkeypatch: pytest.MonkeyP
     failures.check("10.0.0.1")
 
 
-def test_a_session_is_always_a_new_one(servers: str) -> None:
+def test_a_session_is_always_a_new_one(secured: str) -> None:
     """A token that somebody else has put into the browser, or that an earlier user has left there, gets no rights."""
-    settings = settings_of(servers)
+    settings = settings_of(secured)
     sessions = Sessions(settings)
     try:
         with served(sessions, settings) as browser:
