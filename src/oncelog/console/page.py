@@ -259,6 +259,11 @@ class Console:
     def audit(self) -> AuditLog | None:
         return AuditLog(self.settings.audit_log) if self.settings.audit_log is not None else None
 
+    @property
+    def is_away(self) -> bool:
+        """The cluster does not answer: pages show what is known, and do not wait for what else they could ask."""
+        return self.watch.state.failed_since_ms is not None
+
     def look(self) -> WatchState:
         return self.watch.look()
 

@@ -1,8 +1,8 @@
 """One poller for all tabs: the last snapshot of a cluster, how old it is, and why there is no newer one.
 
 A thread polls while somebody looks, and rests otherwise. A poll begins an interval after the last one has begun, and
-at least three times as long after its end as it took, so that a large cluster is not asked without a break. A failed
-poll leaves the last snapshot where it is: pages show it with its age.
+at least three times as long after its end as it took, so that a large cluster is not asked without a break; after one
+that failed, it is at most two seconds. A failed poll leaves the last snapshot where it is: pages show it with its age.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 INTEREST_MS: Final = 30_000
 """How long polling goes on after somebody has looked last."""
 REST_FACTOR: Final = 3
+FAILED_REST_S: Final = 2.0
+"""After a poll that failed, which may have waited for long: a cluster that is back is to be seen as such."""
 FIRST_POLL_S: Final = 0.5
 """How long a page waits for a first snapshot; then it says that there is none yet."""
 LAGS_KEPT: Final = 60
@@ -128,7 +130,10 @@ class ClusterWatch:
             began_s = time.monotonic()
             self._poll()
             took_s = time.monotonic() - began_s
-            self._stopping.wait(max(self._interval_s - took_s, REST_FACTOR * took_s))
+            rest_s = REST_FACTOR * took_s
+            if self._state.failed_since_ms is not None:
+                rest_s = min(rest_s, FAILED_REST_S)
+            self._stopping.wait(max(self._interval_s - took_s, rest_s))
 
     def _poll(self) -> None:
         before, began_s = self._state, time.monotonic()

@@ -12,12 +12,11 @@ from typing import Any, Final
 
 from oncelog.client.admin import Admin
 from oncelog.client.consumer_records import iter_records
-from oncelog.client.fetcher import RangeReader
-from oncelog.client.visibility import IsolationLevel
 from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TRANSACTION_STATE_TOPIC, TopicPartition
 from oncelog.monitoring.offsets import PartitionOffsets
+from oncelog.monitoring.range_reader import reader_of
 from oncelog.monitoring.transaction_history import ABORTED, COMMITTED, COMMITTING, EventDecoder, TransactionEvent
 
 WINDOW_MS: Final = 10_000
@@ -100,9 +99,7 @@ class CommitMeter:
 
     def _read(self, place: TopicPartition, start: int, end: int) -> list[TransactionEvent]:
         decoder = EventDecoder()
-        with RangeReader(
-            self._admin, isolation=IsolationLevel.READ_UNCOMMITTED, fetch_bytes=FETCH_BYTES, check_crcs=False
-        ) as reader:
+        with reader_of(self._admin, fetch_bytes=FETCH_BYTES) as reader:
             return [event for chunk in reader.read(*place, start, end) for event in decoder.events(iter_records(chunk))]
 
     def _take_latencies(self, events: Iterable[TransactionEvent]) -> None:

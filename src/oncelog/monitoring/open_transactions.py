@@ -13,12 +13,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from oncelog.client.admin import Admin, ProducerDescription, TransactionDescription, TransactionListing
-from oncelog.client.fetcher import RangeReader
-from oncelog.client.visibility import IsolationLevel
 from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
 from oncelog.monitoring.offsets import PartitionOffsets, partition_offsets
+from oncelog.monitoring.range_reader import reader_of
 from oncelog.monitoring.transactions import DECIDED_STATES, OPEN_STATES, age_ms, describe_known
 
 COUNTED_OFFSETS_MAX: Final = 1_000_000
@@ -144,7 +143,7 @@ def count_waiting(admin: Admin, held: HeldBackPartition) -> int | None:
     start, end = held.offsets.last_stable, held.offsets.end
     if end - start > COUNTED_OFFSETS_MAX:
         return None
-    with RangeReader(admin.config, isolation=IsolationLevel.READ_UNCOMMITTED, check_crcs=False) as reader:
+    with reader_of(admin) as reader:
         return sum(
             header.records_count
             for chunk in reader.read(*held.partition, start, end)

@@ -17,8 +17,6 @@ from typing import Any, Final
 
 from oncelog.client.admin import Admin
 from oncelog.client.consumer_records import iter_records
-from oncelog.client.fetcher import RangeReader
-from oncelog.client.visibility import IsolationLevel
 from oncelog.coordinator.group.records import OffsetRecord, decode
 from oncelog.core.dataclass import dataclass
 from oncelog.core.hashing import coordinator_partition
@@ -26,6 +24,7 @@ from oncelog.core.ids import GROUP_METADATA_TOPIC, TopicPartition
 from oncelog.core.sink_note import Note
 from oncelog.monitoring.groups import Group
 from oncelog.monitoring.offsets import partition_offsets
+from oncelog.monitoring.range_reader import reader_of
 from oncelog.monitoring.transaction_history import (
     ABORTED,
     ABORTING,
@@ -239,7 +238,7 @@ def _written_offsets(admin: Admin, group_id: str) -> dict[Identity, dict[TopicPa
     offsets = partition_offsets(admin, [place])[place]
     start = max(offsets.start, offsets.end - OFFSETS_MAX)
     written: dict[Identity, dict[TopicPartition, tuple[int, str]]] = {}
-    with RangeReader(admin, isolation=IsolationLevel.READ_UNCOMMITTED) as reader:
+    with reader_of(admin, check_crcs=True) as reader:
         for chunk in reader.read(*place, start, offsets.end):
             for batch in chunk.batches:
                 header = batch[1]

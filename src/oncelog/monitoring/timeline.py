@@ -10,12 +10,11 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from oncelog.client.admin import Admin
-from oncelog.client.fetcher import RangeReader
-from oncelog.client.visibility import IsolationLevel
 from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import TopicPartition
 from oncelog.monitoring.offsets import PartitionOffsets, partition_offsets
 from oncelog.monitoring.open_transactions import OpenTransaction, open_transactions
+from oncelog.monitoring.range_reader import reader_of
 from oncelog.monitoring.transaction_spans import SpanTracker, TransactionOutcome, TransactionSpan
 from oncelog.protocol.batch import BatchHeader, ControlMarker
 
@@ -114,9 +113,7 @@ class KnownBatches:
         if self.end >= end:
             return
         read_bytes = 0
-        with RangeReader(
-            admin, isolation=IsolationLevel.READ_UNCOMMITTED, fetch_bytes=FETCH_BYTES, check_crcs=False
-        ) as reader:
+        with reader_of(admin, fetch_bytes=FETCH_BYTES) as reader:
             for chunk in reader.read(*partition, self.end, end):
                 if read_bytes >= READ_BYTES_MAX:
                     return

@@ -13,14 +13,13 @@ from typing import Any, Final
 from oncelog.client.admin import Admin
 from oncelog.client.consumer import Consumer
 from oncelog.client.consumer_records import iter_records
-from oncelog.client.fetcher import RangeReader
-from oncelog.client.visibility import IsolationLevel
 from oncelog.coordinator.txn.records import DecodedRecord, decode_record
 from oncelog.coordinator.txn.state import NAME_OF, TxnState
 from oncelog.core.dataclass import dataclass
 from oncelog.core.hashing import coordinator_partition
 from oncelog.core.ids import TRANSACTION_STATE_TOPIC, TopicPartition
 from oncelog.monitoring.offsets import partition_offsets
+from oncelog.monitoring.range_reader import reader_of
 from oncelog.protocol.primitives import MalformedRequest
 
 BEGAN: Final = "began"
@@ -134,7 +133,7 @@ def read_history(admin: Admin, transactional_id: str, *, offsets_max: int | None
     offsets = partition_offsets(admin, [target])[target]
     start = offsets.start if offsets_max is None else max(offsets.start, offsets.end - offsets_max)
     decoder = EventDecoder()
-    with RangeReader(admin, isolation=IsolationLevel.READ_UNCOMMITTED) as reader:
+    with reader_of(admin, check_crcs=True) as reader:
         return [
             event
             for chunk in reader.read(*target, start, offsets.end)

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from oncelog.client.admin import Admin
-from oncelog.client.fetcher import FetchedChunk, RangeReader
+from oncelog.client.fetcher import FetchedChunk
+from oncelog.client.visibility import IsolationLevel
 from oncelog.core.ids import TopicPartition
 from oncelog.monitoring.offsets import PartitionOffsets
+from oncelog.monitoring.range_reader import reader_of
 from oncelog.monitoring.timeline import BATCHES_MAX, READ_BYTES_MAX
 from oncelog.protocol.batch import BatchHeader
 
@@ -71,7 +73,7 @@ class KnownRecords:
         if self.end >= end or len(self.batches) >= batches_max:
             return
         read_bytes = 0
-        with RangeReader(admin, fetch_bytes=FETCH_BYTES, check_crcs=False) as reader:
+        with reader_of(admin, isolation=IsolationLevel.READ_COMMITTED, fetch_bytes=FETCH_BYTES) as reader:
             for chunk in reader.read(*partition, self.end, end):
                 if read_bytes >= READ_BYTES_MAX or not self._take(chunk, batches_max):
                     return

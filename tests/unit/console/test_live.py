@@ -6,6 +6,12 @@ import time
 from http.client import HTTPResponse
 from pathlib import Path
 
+import pytest
+
+from oncelog.client import Admin, ClientConfig, Producer, TopicPartition
+from oncelog.core.errors import KafkaError
+from oncelog.monitoring.offsets import partition_offsets
+from oncelog.monitoring.visible_records import count_visible
 from oncelog.testing import BrokerProcess
 from tests.unit.console.conftest import BROKER_SETTINGS, Browser, serving
 from tests.waiting import wait_until
@@ -60,3 +66,33 @@ def test_a_broker_that_is_killed_leaves_old_data_with_its_age_until_it_is_back(t
             assert "has not answered for" not in browser.get("/").text
     finally:
         process.stop()
+
+
+def test_pages_of_what_polls_have_seen_are_there_while_the_broker_is_away(tmp_path: Path) -> None:
+    process = BrokerProcess(tmp_path / "data", BROKER_SETTINGS)
+    place = TopicPartition("tea", 0)
+    try:
+        process.start()
+        client = ClientConfig(bootstrap_servers=process.bootstrap_servers, default_api_timeout_ms=1_000)
+        with Admin(client) as admin, Producer({"bootstrap.servers": process.bootstrap_servers}) as producer:
+            admin.create_topics([place.topic])
+            producer.send(place.topic, b"x").result(30)
+            admin.alter_group_offsets("drinkers", {place: 0})
+            offsets = partition_offsets(admin, [place])[place]
+            with serving(process.bootstrap_servers) as browser:
+                wait_until(lambda: browser.get("/groups/drinkers").status == 200)
+                process.kill()
+                wait_until(lambda: browser.get("/?format=json").json["status"]["failed_since_ms"] is not None)
+                for path in ("/topics/tea", "/groups", "/groups/drinkers", "/brokers", "/brokers/1"):
+                    page = browser.get(path)
+                    assert (page.status, "What you see is from" in page.text) == (200, True), path
+                (row,) = browser.data("/groups")["rows"]
+                assert (row["lag"], row["to_read"]) == (1, None)
+                assert "its settings are not known" in browser.get("/topics/tea").text
+                assert browser.data("/groups/drinkers")["offsets"][0]["lag"] == 1
+            began_s = time.monotonic()
+            with pytest.raises(KafkaError):
+                count_visible(admin, place, 0, offsets)
+            assert time.monotonic() - began_s < 30, "it waits no longer than other questions"
+    finally:
+        process.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -86,6 +87,24 @@ def test_a_failed_poll_keeps_the_last_snapshot_with_its_age_and_the_reason() -> 
         stage.fails = False
         wait_until(lambda: watch.state.failed_since_ms is None)
         assert not watch.state.is_stale(stage.now_ms)
+
+
+def test_a_poll_that_failed_after_a_long_wait_is_soon_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster that is back would be called away for three times as long as the last poll has waited for it."""
+    monkeypatch.setattr(watch_module, "REST_FACTOR", 1_000)
+    monkeypatch.setattr(watch_module, "FAILED_REST_S", 0.01, raising=False)
+    stage = Stage()
+    stage.fails = True
+    quick = stage.poll
+
+    def slow() -> Any:
+        time.sleep(0.05)
+        return quick()
+
+    stage.poll = slow  # type: ignore[method-assign]
+    with watching(stage) as watch:
+        watch.look()
+        wait_until(lambda: watch.state.number > 2, timeout_s=20)
 
 
 def test_a_fault_of_one_poll_is_shown_and_does_not_end_polling() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from oncelog.client import Admin, ClientConfig, Consumer, Producer, TopicPartition
+from oncelog.client.fetcher import RangeReader
 from oncelog.monitoring import commit_meter, visible_records
 from oncelog.monitoring import timeline as timeline_module
 from oncelog.monitoring import transaction_history as history
@@ -111,9 +112,9 @@ def test_who_looks_again_reads_only_what_is_new_and_sees_the_same(
     place, known = TopicPartition(topic, 0), KnownBatches()
     producer, other = transactional(f"again-{topic}"), transactional(f"other-{topic}")
     asked: list[int] = []
-    read = timeline_module.RangeReader.read
+    read = RangeReader.read
     monkeypatch.setattr(
-        timeline_module.RangeReader,
+        RangeReader,
         "read",
         lambda self, topic, number, start, end: (asked.append(start), read(self, topic, number, start, end))[1],
     )
@@ -200,9 +201,9 @@ def test_who_counts_again_reads_only_what_is_new_and_finds_the_same(
     place, known = TopicPartition(topic, 0), KnownRecords()
     producer = transactional(f"again-counted-{topic}")
     asked: list[int] = []
-    read = visible_records.RangeReader.read
+    read = RangeReader.read
     monkeypatch.setattr(
-        visible_records.RangeReader,
+        RangeReader,
         "read",
         lambda self, topic, number, start, end: (asked.append(start), read(self, topic, number, start, end))[1],
     )

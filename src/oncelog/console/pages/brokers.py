@@ -48,7 +48,7 @@ def disks(console: Console) -> list[Disk] | None:
 
     None while they are asked: with tens of thousands of partitions that takes longer than a page should.
     """
-    if console.watch.state.failed_since_ms is not None:
+    if console.is_away:
         return []
     wait_s = None if _are_few(console) else DISKS_WAIT_S
     try:
@@ -115,7 +115,9 @@ def _identity(console: Console, node_id: int, settings: list[dict[str, Any]] | N
 
 
 def _voters(console: Console) -> set[int]:
-    """Nodes that are controllers; none where there is no quorum, or whoever asks may not see it."""
+    """Nodes that are controllers; none where there is no quorum, it is away, or whoever asks may not see it."""
+    if console.is_away:
+        return set()
     try:
         found = console.recent.get(("quorum",), lambda: quorum(console.admin), QUORUM_S)
     except KafkaError as error:
@@ -139,6 +141,7 @@ def broker(console: Console, query: Query, node_id: int) -> Page:
         if directories is None
         else [one.as_row() for one in directories if one.broker_id == node_id],
         "settings": settings,
+        "away": console.is_away,
     }
     tables = {"directories": data["directories"] or [], "settings": data["settings"] or []}
     return Page("broker.html", f"Broker {node_id}", data, live=directories is None, tables=tables)

@@ -62,14 +62,14 @@ class ListCounter:
         self._left = LISTED_PARTITIONS_MAX
 
     def to_read(self, group: Group) -> int | None:
-        """None if some of its partitions are too far behind or may not be read, or if too many were counted for this
-        page."""
+        """None if some of its partitions are too far behind, away, or not to be read, or if too many were counted for
+        this page."""
         total = 0
         for one in group.partitions:
             lag, committed, offsets = one.lag, one.committed, one.offsets
             if lag is None or committed is None or offsets is None or lag.visible <= 0:
                 continue
-            if lag.visible > LISTED_OFFSETS_MAX or self._left == 0:
+            if lag.visible > LISTED_OFFSETS_MAX or self._left == 0 or self._console.is_away:
                 return None
             self._left -= 1
             found = if_readable(partial(self._count, one.partition, committed, offsets))
@@ -90,9 +90,14 @@ def _held_back(group: Group) -> int:
 
 def group(console: Console, query: Query, group_id: str) -> Page:
     snapshot = console.snapshot()
-    if all(one.listing.group_id != group_id for one in snapshot.groups):
+    state = next((one for one in snapshot.groups if one.listing.group_id == group_id), None)
+    if state is None:
         raise NotThere(f"There is no group {group_id!r}.", "It may have been deleted, or its offsets have expired.")
-    found, visible = console.recent.get(("group", group_id), lambda: _described(console, group_id))
+    found, visible, not_readable = (
+        (state.group, {}, set())
+        if console.is_away and state.group is not None
+        else console.recent.get(("group", group_id), lambda: _described(console, group_id))
+    )
     now_ms = console.now_ms()
     progress = progress_of(group_id, console.watch.state.earlier)
     rows = [_partition_row(one, visible.get(number), now_ms) for number, one in enumerate(found.partitions)]
@@ -108,10 +113,7 @@ def group(console: Console, query: Query, group_id: str) -> Page:
         "catches_up_in_ms": progress.catches_up_in_ms if progress is not None else None,
         "held_by": [one.as_row(snapshot.taken_ms) for one in snapshot.offsets_held_by(group_id)],
         "not_counted": max(len(found.partitions) - COUNTED_PARTITIONS_MAX, 0),
-        "not_readable": sorted(
-            {one.partition.topic for one in found.partitions[:COUNTED_PARTITIONS_MAX] if one.lag is not None}
-            - {found.partitions[number].partition.topic for number in visible}
-        ),
+        "not_readable": sorted(not_readable),
         "can_reset": not found.description.members,
         "topics": sorted({one.partition.topic for one in found.partitions}),
         "command": console.command("group", "describe", group_id),
@@ -119,12 +121,13 @@ def group(console: Console, query: Query, group_id: str) -> Page:
     return Page("group.html", f"Group {group_id}", data, tables={"offsets": rows, "members": data["members"]})
 
 
-def _described(console: Console, group_id: str) -> tuple[Group, dict[int, VisibleRecords]]:
-    """The group, and what its first partitions have for read_committed readers, by their number in the list."""
+def _described(console: Console, group_id: str) -> tuple[Group, dict[int, VisibleRecords], set[str]]:
+    """The group, what its first partitions have for read_committed readers, by their number in the list, and the topics
+    that ACLs do not let be read."""
     found = describe_group(console.admin, group_id)
     topics = console.snapshot().topics
     counted: dict[tuple[Any, ...], KnownRecords] = console.recent.known(("counted", group_id), dict)
-    visible = {}
+    visible, not_readable = {}, set()
     for number, one in enumerate(found.partitions[:COUNTED_PARTITIONS_MAX]):
         if one.offsets is not None and one.committed is not None:
             topic = topics.get(one.partition.topic)
@@ -134,7 +137,9 @@ def _described(console: Console, group_id: str) -> tuple[Group, dict[int, Visibl
             records = if_readable(partial(count, batches_max=COUNTED_BATCHES_MAX, known=known))
             if records is not None:
                 visible[number] = records
-    return found, visible
+            else:
+                not_readable.add(one.partition.topic)
+    return found, visible, not_readable
 
 
 def _partition_row(one: GroupPartition, visible: VisibleRecords | None, now_ms: int) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def _topic_row(topic: Topic, is_held: bool) -> dict[str, Any]:
 
 def topic(console: Console, query: Query, name: str) -> Page:
     found = console.topic(name)
-    sizes = console.recent.get(("sizes", name), lambda: _sizes(console, found))
+    sizes = {} if console.is_away else console.recent.get(("sizes", name), lambda: _sizes(console, found))
     data: dict[str, Any] = {
         "topic": name,
         "id": uuid_to_text(found.info.topic_id),
@@ -83,6 +83,7 @@ def topic(console: Console, query: Query, name: str) -> Page:
             {**one.as_row(), "bytes": sizes.get(TopicPartition(name, one.info.partition))} for one in found.partitions
         ],
         "settings": settings_rows(console, ConfigResource(ResourceType.TOPIC, name)),
+        "away": console.is_away,
         "commands": [console.command("topic", "describe", name), console.command("config", "show", "topic", name)],
     }
     tables = {"partitions": data["partitions"], "settings": data["settings"] or []}
@@ -100,7 +101,9 @@ def _sizes(console: Console, topic: Topic) -> dict[TopicPartition, int]:
 
 
 def settings_rows(console: Console, resource: ConfigResource) -> list[dict[str, Any]] | None:
-    """Those that differ from their defaults first. None: whoever asks may not see them."""
+    """Those that differ from their defaults first. None: whoever asks may not see them, or the cluster is away."""
+    if console.is_away:
+        return None
     try:
         entries = console.recent.get(
             ("settings", resource), lambda: console.admin.describe_configs(resource, documentation=True)
