@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 
 import oncelog.spark
-from oncelog.spark.spark_session import SETTINGS, STAGE_ATTEMPTS, UnsafeSetting, _loopback, refuse_unsafe
+from oncelog.spark.spark_session import (
+    FILE_MANAGER,
+    LOCAL_FILE_MANAGER,
+    SETTINGS,
+    STAGE_ATTEMPTS,
+    UnsafeSetting,
+    _loopback,
+    refuse_kept_files,
+    refuse_unsafe,
+)
 from tests.spark.conftest import QUIET
 
 
@@ -34,6 +43,18 @@ def test_ctrl_c_for_the_group_of_the_tests_does_not_reach_the_jvm_of_the_session
     assert int(ignored[1], 16) >> (signal.SIGINT - 1) & 1
     jvm.send_signal(signal.SIGINT)
     assert spark.range(10).count() == 10
+
+
+@pytest.mark.spark
+def test_a_checkpoint_whose_files_would_not_be_replaced_is_refused(spark: Any, tmp_path: Path) -> None:
+    """No server is asked: what kind of file system it is follows from the address."""
+    refuse_kept_files(spark, str(tmp_path))
+    remote = "hdfs://127.0.0.1:1/checkpoint"
+    with pytest.raises(UnsafeSetting, match=r"state of the attempt that failed would stay.*FileContextBased"):
+        refuse_kept_files(spark, remote)
+    elsewhere = spark.newSession()
+    elsewhere.conf.set(FILE_MANAGER, LOCAL_FILE_MANAGER.replace("FileSystemBased", "FileContextBased"))
+    refuse_kept_files(elsewhere, remote)
 
 
 def test_the_session_explains_itself() -> None:

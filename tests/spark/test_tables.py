@@ -122,6 +122,23 @@ def test_a_table_that_changed_before_a_batch_is_run_again_does_not_part_state_fr
     assert as_table(pipeline) == {b"gold": 10, b"silver": 5}
 
 
+def test_state_of_an_attempt_that_failed_is_replaced_by_that_of_the_next(
+    pipeline: Pipeline, levels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are there already when the batch is run again, with another table."""
+    pipeline.kafka.send(levels, [(b"c", b"gold")])
+    pipeline.kafka.send(pipeline.source, [(b"c", b"10")])
+    crash_in_the_sink(monkeypatch, "before_commit", 1)
+    with pytest.raises(Exception, match="SimulatedCrash"):
+        run_sums(pipeline, levels, by_spark)
+    failpoints.disarm_all()
+    pipeline.kafka.send(levels, [(b"c", b"silver")])
+    run_sums(pipeline, levels, by_spark)
+    pipeline.kafka.send(pipeline.source, [(b"c", b"5")])
+    run_sums(pipeline, levels, by_spark)
+    assert as_table(pipeline) == {b"silver": 15}
+
+
 def test_a_table_that_did_not_change_lets_a_batch_run_again(
     pipeline: Pipeline, levels: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

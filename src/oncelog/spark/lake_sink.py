@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from oncelog.core import failpoints
 from oncelog.spark.micro_batch import MicroBatch, running_batch
 from oncelog.spark.resume import CannotResume, NewCheckpoint
-from oncelog.spark.sink import drain, refuse_made_up_checkpoint
+from oncelog.spark.sink import drain, refuse_unsafe_checkpoint
 from oncelog.spark.sink_options import SINK_TABLE
 from oncelog.spark.source_options import OptionError
 from oncelog.spark.spark_session import refuse_unsafe
@@ -96,7 +96,7 @@ class LakeSink:
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         batch = running_batch(self.spark, frame, batch_id)
-        refuse_made_up_checkpoint(self.spark, batch)
+        refuse_unsafe_checkpoint(self.spark, batch)
         version = self.owned_version(batch)
         if self.has(version, batch):
             drain(frame)

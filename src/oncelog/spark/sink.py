@@ -35,7 +35,7 @@ from oncelog.spark.sink_options import (
 )
 from oncelog.spark.small_batch import SmallBatches
 from oncelog.spark.source_options import OptionError
-from oncelog.spark.spark_session import UnsafeSetting, refuse_unsafe
+from oncelog.spark.spark_session import UnsafeSetting, refuse_kept_files, refuse_unsafe
 from oncelog.spark.table_versions import has_tables, renew_tables, tables_read
 from oncelog.spark.transactor import Transactor
 from oncelog.spark.write_job import Written, run_write_job
@@ -157,7 +157,7 @@ class ExactlyOnceSink:
     def _run(self, frame: DataFrame, batch_id: int) -> None:
         refuse_other_offset_logs(self.spark)
         batch = running_batch(self.spark, frame, batch_id)
-        refuse_made_up_checkpoint(self.spark, batch)
+        refuse_unsafe_checkpoint(self.spark, batch)
         self.claim(batch.query_id)
         if self._has_tables is None:
             self._has_tables = has_tables(self.spark, batch.query_id)
@@ -349,8 +349,9 @@ def refuse_other_offset_logs(spark: SparkSession) -> None:
         )
 
 
-def refuse_made_up_checkpoint(spark: SparkSession, batch: MicroBatch) -> None:
-    """Raise OptionError for a checkpoint that the query would not find again."""
+def refuse_unsafe_checkpoint(spark: SparkSession, batch: MicroBatch) -> None:
+    """Raise OptionError for a checkpoint that the query would not find again, UnsafeSetting for one with state that
+    would not be replaced when a batch is run again."""
     default = spark.conf.get(DEFAULT_LOCATION, None)
     if is_made_up(batch.checkpoint, default_location=default, query_name=batch.query_name):
         raise OptionError(
@@ -358,6 +359,11 @@ def refuse_made_up_checkpoint(spark: SparkSession, batch: MicroBatch) -> None:
             "forgotten its state and what it was about to write. Give it one: "
             '.option("checkpointLocation", ...), the same at every start'
         )
+    try:
+        refuse_kept_files(spark, batch.checkpoint)
+    except UnsafeSetting:
+        if keeps_state(spark, batch.query_id):
+            raise
 
 
 def drain(frame: DataFrame) -> None:

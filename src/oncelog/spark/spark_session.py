@@ -23,6 +23,9 @@ class Setting(NamedTuple):
     reason: str
 
 
+FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+LOCAL_FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+LOCAL_FILES = "org.apache.hadoop.fs.LocalFileSystem"
 SETTINGS: tuple[Setting, ...] = (
     Setting(
         "spark.stage.maxConsecutiveAttempts",
@@ -45,10 +48,11 @@ SETTINGS: tuple[Setting, ...] = (
         "true",
         "a micro-batch uploads its changes, not whole snapshots of the state",
     ),
+    Setting(FILE_MANAGER, LOCAL_FILE_MANAGER, "the default forks a process per checkpoint file on local disks"),
     Setting(
-        "spark.sql.streaming.checkpointFileManagerClass",
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
-        "the default forks a process per checkpoint file on local disks",
+        "spark.hadoop.fs.file.impl",
+        LOCAL_FILES,
+        "with that manager, Hive's file system, which Spark takes otherwise, keeps the state of an attempt that failed",
     ),
     Setting("spark.python.unix.domain.socket.enabled", "true", "30 to 55 ms less per micro-batch than TCP on loopback"),
     Setting("spark.sql.execution.arrow.maxRecordsPerBatch", "50000", "large Arrow batches: few calls per row"),
@@ -150,6 +154,27 @@ def refuse_unsafe(spark: SparkSession) -> None:
                 f"Set {' and '.join(STAGE_ATTEMPTS)} to 1 when the session is built (the sink itself runs a failed "
                 "batch again), or use oncelog.spark.session()."
             )
+
+
+def refuse_kept_files(spark: SparkSession, checkpoint: str) -> None:
+    """Raise UnsafeSetting where checkpoint files that exist would not be replaced.
+
+    Most file systems do not rename over a file that exists, and LOCAL_FILE_MANAGER takes that for success. When a batch
+    is run again, the state of the attempt that failed would stay, and part from the output.
+    """
+    if spark.conf.get(FILE_MANAGER, None) != LOCAL_FILE_MANAGER:
+        return
+    jvm: Any = spark.sparkContext._jvm
+    configuration = spark._jsparkSession.sessionState().newHadoopConf()
+    files = jvm.org.apache.hadoop.fs.Path(checkpoint).getFileSystem(configuration).getClass().getName()
+    if files != LOCAL_FILES:
+        raise UnsafeSetting(
+            f"{FILE_MANAGER} is {LOCAL_FILE_MANAGER.rpartition('.')[2]}, and the checkpoint {checkpoint} is kept by "
+            f"{files}: when a batch with state is run again, the state of the attempt that failed would stay. Build "
+            "the session with another file manager: config={"
+            f"'{FILE_MANAGER}': '{LOCAL_FILE_MANAGER.replace('FileSystemBased', 'FileContextBased')}'}}, or the one "
+            f"that is made for your storage. For local files spark.hadoop.fs.file.impl={LOCAL_FILES} does as well"
+        )
 
 
 def explain() -> str:
