@@ -62,7 +62,8 @@ def test_a_change_of_topics_that_cannot_be_written_is_refused(tmp_path: Path, co
         with pytest.raises(KafkaError) as refused:
             node.create("refused")
         assert struck
-    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    # It may be in the log: a start that comes before the next change would find it there.
+    assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
     assert "refused" not in node.broker.metadata.topics
     assert node.produce("before", [b"1"]).error_code == 0
     assert node.broker.membership is not None

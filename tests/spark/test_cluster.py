@@ -44,7 +44,7 @@ def run_driver(**order: Any) -> int:
     for _ in range(3):
         with tempfile.TemporaryDirectory() as home:
             done = subprocess.run(
-                [sys.executable, "-m", "tests.spark.driver", json.dumps(order)],
+                [sys.executable, "-X", "faulthandler", "-m", "tests.spark.driver", json.dumps(order)],
                 cwd=ROOT,
                 env=_environment(Path(home)),
                 capture_output=True,
