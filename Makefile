@@ -46,7 +46,7 @@ test-crash: setup ## hundreds of kill -9, at random and at every failpoint: make
 	ONCELOG_CRASH_KILLS=$(KILLS) $(BIN)/python -m pytest -q tests/crash
 
 test-connectors: setup ## connectors under all faults, on Oncelog and on Apache Kafka, some minutes
-	ONCELOG_CONNECTORS=all $(BIN)/python -m pytest -q tests/connect tests/spark/test_postgres_table.py tests/spark/test_postgres_snapshot.py tests/spark/test_lake_tables.py tests/spark/test_lakes.py
+	ONCELOG_CONNECTORS=all $(BIN)/python -m pytest -q tests/connect tests/spark/test_postgres_table.py tests/spark/test_postgres_snapshot.py tests/spark/test_lake_tables.py tests/spark/test_lakes.py tests/spark/test_tables.py
 	ONCELOG_CONNECTORS=all ONCELOG_CONNECTORS_ON=kafka $(BIN)/python -m pytest -q tests/connect
 
 test-cluster: setup ## brokers beside Apache Kafka's, killed, stopped and restarted, which needs Java; some minutes

@@ -12,9 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from oncelog.core.ids import TopicPartition
 from oncelog.spark.delta_table import DeltaFiles, _refuse_unsafe_storage
 from oncelog.spark.lake_sink import CommitRefused, LakeSink, Version
 from oncelog.spark.micro_batch import MicroBatch
+from oncelog.spark.planning import OffsetRange, bounds_number, bounds_text
 from oncelog.spark.resume import CannotResume, NewCheckpoint
 from oncelog.spark.source_options import OptionError
 from oncelog.spark.transactor import DriverFenced
@@ -37,6 +39,7 @@ class Driver:
         self.sink: Any = LakeSink(None, target, "lines", given.get("new", NewCheckpoint.REFUSE))  # type: ignore[arg-type]
         self.query = query
         self.planned_ms: int | None = given.get("planned_ms", 1)
+        self.tables: str | None = given.get("tables")
 
     def batch(self, number: int) -> MicroBatch:
         return MicroBatch(self.query, number, "/checkpoint", None, {}, planned_ms=self.planned_ms)
@@ -44,7 +47,7 @@ class Driver:
     def begin(self, number: int) -> tuple[Version, list[bytes]] | None:
         """Claims the sink if need be, and writes files. None if the batch is in the table."""
         version = self.sink.owned_version(self.batch(number))
-        if self.sink.has(version, self.batch(number)):
+        if self.sink.has(version, self.batch(number), self.tables):
             return None
         rows = pa.RecordBatch.from_pylist([{"id": 10 * number + n, "name": "x"} for n in range(2)], schema=ROWS)
         write = self.sink.table.file_writer(version)
@@ -52,7 +55,7 @@ class Driver:
 
     def commit(self, number: int, begun: tuple[Version, list[bytes]]) -> None:
         version, files = begun
-        self.sink.commit(version, self.batch(number), files)
+        self.sink.commit(version, self.batch(number), files, self.tables)
 
     def write(self, number: int) -> None:
         begun = self.begin(number)
@@ -190,6 +193,26 @@ def test_a_batch_of_an_earlier_version_is_known_by_its_number(lake: Lake) -> Non
     assert lake.ids() == rows_of(0, 1)
 
 
+LEVELS = TopicPartition("levels", 0)
+BEFORE, NOW = (bounds_text([OffsetRange(LEVELS, 0, end)]) for end in (7, 8))
+"""What was read of a topic as a table."""
+
+
+def test_a_batch_that_is_run_again_for_its_state_must_read_the_tables_it_read(lake: Lake) -> None:
+    Driver(lake, tables=BEFORE).write(0)
+    for _ in range(2):  # each claims the sink, and keeps what the table says of the batch
+        with pytest.raises(CannotResume, match=r"""'endingOffsets': '{"levels": {"0": 7}}'"""):
+            Driver(lake, tables=NOW).begin(0)
+    again = Driver(lake, tables=BEFORE)
+    assert again.begin(0) is None
+    again.tables = NOW
+    again.write(1)
+    # A batch that has not read any does not have those of the one before.
+    Driver(lake).write(2)
+    assert Driver(lake, tables=BEFORE).begin(2) is None
+    assert lake.ids() == rows_of(0, 1, 2)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
 def test_drivers_that_die_sleep_and_meet_at_random_write_each_batch_once(lake: Lake, seed: int) -> None:
@@ -222,34 +245,52 @@ def test_drivers_that_die_sleep_and_meet_at_random_write_each_batch_once(lake: L
     assert lake.ids() == [-1] * others + rows_of(*range(next_batch))
 
 
-def test_state_survives_checkpoints_and_cleaning_of_the_log(tmp_path: Path) -> None:
+def clean_log(folder: Path) -> None:
+    """Only the last commit is left, and a checkpoint."""
     from deltalake import DeltaTable
 
-    lake = DeltaLake(tmp_path)
-    Driver(lake).write(0)
-    table = DeltaTable(str(tmp_path / "table"))
+    table = DeltaTable(str(folder))
     table.create_checkpoint()
-    for path in (tmp_path / "table" / "_delta_log").glob("*.json"):
+    for path in (folder / "_delta_log").glob("*.json"):
         if int(path.stem) < table.version():
             path.unlink()
+
+
+def test_state_survives_checkpoints_and_cleaning_of_the_log(tmp_path: Path) -> None:
+    lake = DeltaLake(tmp_path)
+    Driver(lake).write(0)
+    clean_log(tmp_path / "table")
     driver = Driver(lake)
     driver.write(0)
     driver.write(1)
     assert lake.ids() == rows_of(0, 1)
 
 
+def test_tables_that_were_read_are_known_when_the_log_of_delta_is_cleaned(tmp_path: Path) -> None:
+    lake = DeltaLake(tmp_path)
+    Driver(lake, tables=BEFORE).write(0)
+    clean_log(tmp_path / "table")
+    lake.commit_elsewhere()
+    clean_log(tmp_path / "table")
+    with pytest.raises(CannotResume, match=r"has changed since, .* Choose one: start a new checkpoint"):
+        Driver(lake, tables=NOW).begin(0)
+    assert Driver(lake, tables=BEFORE).begin(0) is None
+
+
 def test_every_commit_renews_all_that_delta_may_forget(tmp_path: Path) -> None:
     """With delta.setTransactionRetentionDuration, identifiers without a time or with an old one are forgotten."""
-    driver = Driver(DeltaLake(tmp_path))
+    driver, tables = Driver(DeltaLake(tmp_path), tables=BEFORE), bounds_number(BEFORE)
     begun_ms = int(time.time() * 1000)
     driver.write(0)
     Driver(DeltaLake(tmp_path)).begin(1)
     _, *commits = sorted((tmp_path / "table" / "_delta_log").glob("*.json"))
     found = [[json.loads(line).get("txn") for line in path.read_text().splitlines()] for path in commits]
     transactions = [{txn["appId"]: txn["version"] for txn in actions if txn is not None} for actions in found]
-    names = ("oncelog:lines", "oncelog:lines:query:owner", "oncelog:lines:query", "oncelog:lines:query:plan")
-    values = ((1, 1, -1), (1, 1, 0, 1), (2, 2, 0, 1))
-    assert transactions == [dict(zip(names, numbers, strict=False)) for numbers in values]
+    names = ("", ":query:owner", ":query", ":query:tables", ":query:plan")
+    values = ((1, 1, -1, 0), (1, 1, 0, tables, 1), (2, 2, 0, tables, 1))
+    assert transactions == [
+        {f"oncelog:lines{name}": number for name, number in zip(names, numbers, strict=False)} for numbers in values
+    ]
     assert all(txn["lastUpdated"] >= begun_ms for actions in found for txn in actions if txn is not None)
 
 

@@ -5,8 +5,10 @@ What the table says of a sink S is kept in Delta's own transaction identifiers (
     oncelog:S            the owner number
     oncelog:S:Q          the last batch of the query Q
     oncelog:S:Q:owner    the owner number with which Q has claimed the sink
+    oncelog:S:Q:plan     when that batch was planned
+    oncelog:S:Q:tables   a number for what it read of topics as tables, 0 for none; its commit has the text, for a while
 
-Every commit sets all three. So Delta refuses one if another driver has committed since the table was read; and a table
+Every commit sets them all. So Delta refuses one if another driver has committed since the table was read; and a table
 with `delta.setTransactionRetentionDuration`, which forgets identifiers that have no time or an old one, keeps those of
 a sink that writes. The log of Delta is written by deltalake, files by pyarrow in the tasks.
 """
@@ -29,6 +31,7 @@ from oncelog.spark.lake_sink import (
     checked_options,
     lake_writer,
 )
+from oncelog.spark.planning import bounds_number
 from oncelog.spark.source_options import OptionError
 from oncelog.spark.written_batches import LastBatch
 
@@ -41,6 +44,8 @@ MAX_OPEN_FILES: Final = 64
 """Of one task, which has a file for each value of the partition columns."""
 UNSAFE_OPTIONS: Final = frozenset(("aws_s3_allow_unsafe_rename", "mount_allow_unsafe_rename", "allow_unsafe_rename"))
 """Of object stores, and of mounted and local folders."""
+RECENT_COMMITS: Final = 20
+"""Where the text of the tables that a batch has read is looked for: after it come claims, and commits of others."""
 _TRUE: Final = frozenset(("1", "true", "on", "yes", "y"))
 """As deltalake reads them, in any case."""
 TYPES: Final = frozenset(
@@ -127,7 +132,11 @@ class DeltaTarget:
             return Version(None, table)
         is_of_query = table.transaction_version(self._app(query, "owner")) == owner
         number = table.transaction_version(self._app(query)) if is_of_query else None
-        last = LastBatch() if number is None else LastBatch(number, table.transaction_version(self._app(query, "plan")))
+        if number is None:
+            return Version(SinkState(owner, is_of_query, LastBatch()), table)
+        plan = table.transaction_version(self._app(query, "plan"))
+        tables = table.transaction_version(self._app(query, "tables"))
+        last = LastBatch(number, plan, _text_of_tables(table, tables) if tables else None)
         return Version(SinkState(owner, is_of_query, last), table)
 
     def file_writer(self, version: Version) -> FileWriter:
@@ -151,10 +160,18 @@ class DeltaTarget:
             "oncelog.batch": batch.number,
             "oncelog.input": read_to,
         }
+        if batch.tables is not None:
+            note["oncelog.tables"] = batch.tables
         self._commit(version, self._identifiers(query, owner, batch), files, note)
 
     def _identifiers(self, query: str, owner: int, last: LastBatch) -> dict[str, int]:
-        found = {self._app(): owner, self._app(query, "owner"): owner, self._app(query): last.number}
+        tables = bounds_number(last.tables) if isinstance(last.tables, str) else last.tables or 0
+        found = {
+            self._app(): owner,
+            self._app(query, "owner"): owner,
+            self._app(query): last.number,
+            self._app(query, "tables"): tables,
+        }
         return found if last.plan is None else {**found, self._app(query, "plan"): last.plan}
 
     def _commit(self, version: Version, identifiers: dict[str, int], files: list[bytes], note: dict[str, Any]) -> None:
@@ -181,6 +198,12 @@ class DeltaTarget:
 
     def _load(self) -> Any:
         return _package().DeltaTable(self.name, storage_options=self.options)
+
+
+def _text_of_tables(table: Any, number: int) -> str | int:
+    """The number itself where the commit that has the text is gone from the log, or far back."""
+    texts = (commit.get("oncelog.tables") for commit in table.history(limit=RECENT_COMMITS))
+    return next((text for text in texts if text is not None and bounds_number(text) == number), number)
 
 
 def _leaf_types(of: Any) -> Iterator[str]:

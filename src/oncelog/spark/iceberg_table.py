@@ -1,7 +1,8 @@
 """A table of Apache Iceberg as the target of a Spark sink: see `lake_sink` for the steps.
 
-What the table says of a sink S is its property `oncelog.sink.S`, JSON of owner number, query and last batch. It is set
-in the commit that adds the files, and stays when snapshots expire; the summary of the snapshot has it too, for people.
+What the table says of a sink S is its property `oncelog.sink.S`, JSON of owner number, query and last batch (`tables`
+is what that read of topics as tables). It is set in the commit that adds the files, and stays when snapshots expire;
+the summary of the snapshot has it too, for people.
 
 A commit names the snapshot that it follows, and the catalog refuses it if there is another one by then. So every commit
 of a sink makes a snapshot, a claim or an empty batch too. pyiceberg would build a refused commit anew and repeat it,
@@ -151,13 +152,14 @@ class IcebergTarget:
 
 
 def state_text(owner: int, query: str, last: LastBatch) -> str:
-    return json.dumps({"owner": owner, "query": query, "batch": last.number, "plan": last.plan})
+    told = {"owner": owner, "query": query, "batch": last.number, "plan": last.plan}
+    return json.dumps(told if last.tables is None else {**told, "tables": last.tables})
 
 
 def state_for(query: str, text: str) -> SinkState:
     told = json.loads(text)
     is_of_query = told["query"] == query
-    last = LastBatch(told["batch"], told.get("plan")) if is_of_query else LastBatch()
+    last = LastBatch(told["batch"], told.get("plan"), told.get("tables")) if is_of_query else LastBatch()
     return SinkState(told["owner"], is_of_query, last)
 
 

@@ -1,7 +1,8 @@
 """Sinks into tables of a data lake: the files of a micro-batch and its number are one commit of the table.
 
 Theory of operation. Spark calls the sink in the driver for each micro-batch (`foreachBatch`), and may call it again for
-one that is written: the table decides. It keeps, for each sink, the owner number, the query and its last batch.
+one that is written: the table decides. It keeps, for each sink, the owner number, the query and its last batch, with
+what that read of topics as tables if the query has state.
 
 1. The first batch of a driver claims the sink by a commit without files: owner number + 1.
 2. Each batch reads the table. Another owner number: a newer driver has taken over, this one stops. A batch that is
@@ -21,7 +22,7 @@ import json
 import logging
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from oncelog.core import failpoints
@@ -31,6 +32,7 @@ from oncelog.spark.sink import drain, refuse_unsafe_checkpoint
 from oncelog.spark.sink_options import SINK_TABLE
 from oncelog.spark.source_options import OptionError
 from oncelog.spark.spark_session import refuse_unsafe
+from oncelog.spark.table_versions import TablesOfQuery
 from oncelog.spark.transactor import DriverFenced
 from oncelog.spark.written_batches import LastBatch, is_written
 
@@ -93,23 +95,29 @@ class LakeSink:
     sink: str
     on_new_checkpoint: NewCheckpoint
     _owner: int | None = None
+    _joined: TablesOfQuery = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._joined = TablesOfQuery(self.spark)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         batch = running_batch(self.spark, frame, batch_id)
         refuse_unsafe_checkpoint(self.spark, batch)
+        tables = self._joined.read_by(batch)
         version = self.owned_version(batch)
-        if self.has(version, batch):
+        if self.has(version, batch, tables):
             drain(frame)
-            return
-        files = written_files(frame, self.table.file_writer(version))
-        failpoints.hit("spark.lake.written")
-        self.commit(version, batch, files)
-        failpoints.hit("spark.lake.committed")
+        else:
+            files = written_files(frame, self.table.file_writer(version))
+            failpoints.hit("spark.lake.written")
+            self.commit(version, batch, files, tables)
+            failpoints.hit("spark.lake.committed")
+        self._joined.renew(batch)
 
-    def has(self, version: Version, batch: MicroBatch) -> bool:
+    def has(self, version: Version, batch: MicroBatch, tables: str | None) -> bool:
         """Whether the batch is in the table."""
         last = LastBatch() if version.state is None else version.state.last
-        return is_written(batch, last, f"the table {self.table.name}", self.on_new_checkpoint)
+        return is_written(batch, last, f"the table {self.table.name}", self.on_new_checkpoint, tables)
 
     def owned_version(self, batch: MicroBatch) -> Version:
         """The table as it is, in which the sink is this driver's. The first call claims it."""
@@ -131,13 +139,13 @@ class LakeSink:
             failpoints.hit("spark.lake.claimed")
         raise RuntimeError(f"the sink {self.sink} could not be claimed: others write to {self.table.name} all the time")
 
-    def commit(self, version: Version, batch: MicroBatch, files: list[bytes]) -> None:
+    def commit(self, version: Version, batch: MicroBatch, files: list[bytes], tables: str | None) -> None:
         owner = self._owner
         if owner is None:
             raise RuntimeError("a sink is claimed before it commits")
         read_to = json.dumps({str(partition): offset for partition, offset in sorted(batch.end.items())})
         try:
-            done = LastBatch(batch.batch_id, batch.planned_ms)
+            done = LastBatch(batch.batch_id, batch.planned_ms, tables)
             self.table.commit(version, batch.query_id, owner, done, files, read_to)
         except CommitRefused:
             state = self.table.read(batch.query_id).state

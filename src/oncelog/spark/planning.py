@@ -107,6 +107,11 @@ def bounds_text(ranges: Iterable[OffsetRange]) -> str:
     return text if len(text) <= BOUNDS_TEXT_MAX else DIGEST + hashlib.sha256(text.encode()).hexdigest()
 
 
+def bounds_number(text: str) -> int:
+    """A number for the text, where only a number can be kept: 62 bits, never 0."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 2 or 1
+
+
 def ends_of_bounds(text: str) -> Offsets | None:
     """None when only the digest was kept."""
     return None if text.startswith(DIGEST) else from_wire(json.loads(text)["end"])

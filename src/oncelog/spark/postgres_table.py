@@ -1,7 +1,8 @@
 """A sink into a table of PostgreSQL: the rows of a micro-batch and its number are one transaction of the database.
 
 Theory of operation. Spark calls the sink in the driver for each micro-batch (`foreachBatch`), and may call it again for
-one that is written: the target decides, by a row of `oncelog_spark_sinks`: query, batch and its plan, owner and so on.
+one that is written: the target decides, by a row of `oncelog_spark_sinks`: query, batch, its plan and the tables that
+it read, owner and so on.
 
 1. The first batch of a driver claims the row: owner number + 1. An older driver finds that at its next commit.
 2. A batch that is there already is computed (sources and state depend on it) and thrown away (`written_batches`).
@@ -27,6 +28,7 @@ from oncelog.spark.sink import drain, refuse_unsafe_checkpoint
 from oncelog.spark.sink_options import SINK_TABLE
 from oncelog.spark.source_options import OptionError
 from oncelog.spark.spark_session import refuse_unsafe
+from oncelog.spark.table_versions import TablesOfQuery
 from oncelog.spark.transactor import DriverFenced
 from oncelog.spark.written_batches import LastBatch, is_written
 
@@ -39,6 +41,8 @@ logger = logging.getLogger("oncelog.spark")
 SINKS_TABLE: Final = "oncelog_spark_sinks"
 SINK_NAME_MAX: Final = 40
 """PostgreSQL cuts the names of applications at 63 bytes, and replaces what is not ASCII."""
+LATER_COLUMNS: Final = {"plan": "bigint", "tables": "text"}
+"""That the first versions did not have."""
 MARKS: Final = ("oncelog_attempt", "oncelog_part", "oncelog_task")
 MARK_SCHEMA: Final = "part int, task bigint, written bigint"
 
@@ -178,20 +182,27 @@ class PostgresTableSink:
     target: Target
     on_new_checkpoint: NewCheckpoint
     _is_claimed: bool = False
+    _joined: TablesOfQuery = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._joined = TablesOfQuery(self.spark)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         batch = running_batch(self.spark, frame, batch_id)
         refuse_unsafe_checkpoint(self.spark, batch)
+        tables = self._joined.read_by(batch)
         with self.target.connect(autocommit=True) as connection:
             last = self._last_batch(connection, batch)
-            if is_written(batch, last, f"the table {self.target.table}", self.on_new_checkpoint):
+            if is_written(batch, last, f"the table {self.target.table}", self.on_new_checkpoint, tables):
                 drain(frame)
-                return
-            attempt = uuid.uuid4().hex
-            staged = stage_rows(frame, self.target, attempt)
-            failpoints.hit("spark.postgres.staged")
-            self._commit(connection, batch, last.number, attempt, staged)
-        failpoints.hit("spark.postgres.committed")
+            else:
+                attempt = uuid.uuid4().hex
+                staged = stage_rows(frame, self.target, attempt)
+                failpoints.hit("spark.postgres.staged")
+                done = LastBatch(batch.batch_id, batch.planned_ms, tables)
+                self._commit(connection, batch, done, last.number, attempt, staged)
+                failpoints.hit("spark.postgres.committed")
+        self._joined.renew(batch)
 
     def _last_batch(self, connection: Any, batch: MicroBatch) -> LastBatch:
         """The last batch of this query that is in the table. The first call claims the sink."""
@@ -206,8 +217,8 @@ class PostgresTableSink:
         with connection.transaction():
             if not self._is_claimed:
                 self._make_tables(connection, batch)
-            query, written, instance, plan = connection.execute(
-                f"select query, batch, instance, plan from {SINKS_TABLE} where sink = %s for update",
+            query, written, instance, plan, tables = connection.execute(
+                f"select query, batch, instance, plan, tables from {SINKS_TABLE} where sink = %s for update",
                 (self.target.sink,),
             ).fetchone()
             if self._is_claimed and instance != mine:
@@ -221,19 +232,19 @@ class PostgresTableSink:
         self._is_claimed = True
         if instance != mine:
             _drop_stage(connection, instance)
-        return LastBatch(int(written), plan)
+        return LastBatch(int(written), plan, tables)
 
     def _make_tables(self, connection: Any, batch: MicroBatch) -> None:
         connection.execute("select pg_advisory_xact_lock(hashtext(%s))", (SINKS_TABLE,))
         connection.execute(
             f"create table if not exists {SINKS_TABLE} (sink text primary key, query text not null, batch bigint not "
-            "null, owner bigint not null, instance text not null, input text not null, plan bigint)"
+            "null, owner bigint not null, instance text not null, input text not null)"
         )
-        has_plan = connection.execute(
-            f"select 1 from pg_attribute where attrelid = '{SINKS_TABLE}'::regclass and attname = 'plan'"
-        ).fetchone()
-        if has_plan is None:  # an earlier version made it
-            connection.execute(f"alter table {SINKS_TABLE} add column plan bigint")
+        found = connection.execute(f"select attname from pg_attribute where attrelid = '{SINKS_TABLE}'::regclass")
+        there = {name for (name,) in found.fetchall()}
+        for name, of in LATER_COLUMNS.items():
+            if name not in there:
+                connection.execute(f"alter table {SINKS_TABLE} add column {name} {of}")
         connection.execute(
             f"insert into {SINKS_TABLE} values (%s, %s, -1, 0, '', '') on conflict do nothing",
             (self.target.sink, batch.query_id),
@@ -260,7 +271,9 @@ class PostgresTableSink:
             "was rolled back"
         )
 
-    def _commit(self, connection: Any, batch: MicroBatch, before: int, attempt: str, staged: list[Staged]) -> None:
+    def _commit(
+        self, connection: Any, batch: MicroBatch, done: LastBatch, before: int, attempt: str, staged: list[Staged]
+    ) -> None:
         parts, tasks = [run.part for run in staged], [run.task for run in staged]
         read_to = json.dumps({str(partition): offset for partition, offset in sorted(batch.end.items())})
         cursor = _driver_of_postgres().RawCursor(connection)  # a column may have any name, also one with a %
@@ -274,11 +287,10 @@ class PostgresTableSink:
             cursor.execute(self.target.move_statement().encode(), (attempt, parts, tasks))
             failpoints.hit("spark.postgres.moved")
             moved = connection.execute(
-                f"update {SINKS_TABLE} set batch = %s, plan = %s, input = %s where sink = %s and query = %s and "
-                "batch = %s and instance = %s",
+                f"update {SINKS_TABLE} set batch = %s, plan = %s, tables = %s, input = %s where sink = %s and "
+                "query = %s and batch = %s and instance = %s",
                 (
-                    batch.batch_id,
-                    batch.planned_ms,
+                    *done,
                     read_to,
                     self.target.sink,
                     batch.query_id,

@@ -45,7 +45,7 @@ from oncelog.core.ids import TopicPartition
 from oncelog.core.sink_note import Note
 from oncelog.spark.micro_batch import MicroBatch
 from oncelog.spark.offsets import Offsets, to_wire
-from oncelog.spark.planning import ends_of_bounds
+from oncelog.spark.planning import bounds_number, ends_of_bounds
 
 
 class NewCheckpoint(Enum):
@@ -107,9 +107,13 @@ def check_tables(batch: MicroBatch, committed: Committed, tables: str) -> None:
     """Raise CannotResume for a batch that was committed and would read other tables now, run again for its state."""
     notes = (Note.from_text(value.metadata) for value in committed.values())
     own = (note for note in notes if note and (note.query_id, note.batch_id) == (batch.query_id, batch.batch_id))
-    read = next((note.tables for note in own if note.tables is not None), tables)
-    if read != tables:
-        raise CannotResume(_other_tables(batch, ends_of_bounds(read)))
+    check_tables_read(batch, next((note.tables for note in own if note.tables is not None), None), tables)
+
+
+def check_tables_read(batch: MicroBatch, before: str | int | None, tables: str) -> None:
+    """As `check_tables`, by what was kept of the tables before: the text, its number, or nothing."""
+    if before is not None and before not in (tables, bounds_number(tables)):
+        raise CannotResume(_other_tables(batch, None if isinstance(before, int) else ends_of_bounds(before)))
 
 
 def judge(

@@ -36,7 +36,7 @@ from oncelog.spark.sink_options import (
 from oncelog.spark.small_batch import SmallBatches
 from oncelog.spark.source_options import OptionError
 from oncelog.spark.spark_session import UnsafeSetting, refuse_kept_files, refuse_unsafe
-from oncelog.spark.table_versions import has_tables, renew_tables, tables_read
+from oncelog.spark.table_versions import TablesOfQuery
 from oncelog.spark.transactor import Transactor
 from oncelog.spark.write_job import Written, run_write_job
 
@@ -139,9 +139,12 @@ class ExactlyOnceSink:
     _committed_for: str | None = None
     _group: KnownGroup | None = None
     _reports: deque[BatchReport] = field(default_factory=lambda: deque(maxlen=REPORTS_MAX))
-    _has_tables: bool | None = None
     _small: SmallBatches = field(default_factory=SmallBatches)
     _busy: threading.Lock = field(default_factory=threading.Lock)
+    _tables: TablesOfQuery = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._tables = TablesOfQuery(self.spark)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         if not self._busy.acquire(blocking=False):
@@ -159,8 +162,6 @@ class ExactlyOnceSink:
         batch = running_batch(self.spark, frame, batch_id)
         refuse_unsafe_checkpoint(self.spark, batch)
         self.claim(batch.query_id)
-        if self._has_tables is None:
-            self._has_tables = has_tables(self.spark, batch.query_id)
         what = f"batch {batch_id} of query {batch.query_id}"
         attempts = itertools.count(1)
         self.written = self.transactor.run(
@@ -168,8 +169,7 @@ class ExactlyOnceSink:
             lambda identity: self._write(identity, batch, frame, attempt=next(attempts)),
             wanted=lambda: is_running(self.spark, batch.query_id),
         )
-        if self._has_tables:
-            renew_tables(self.spark, batch.query_id)
+        self._tables.renew(batch)
 
     def report(self, batch_id: int) -> BatchReport | None:
         """The report of one of the newest batches."""
@@ -212,7 +212,7 @@ class ExactlyOnceSink:
             group = KnownGroup(batch.run_id, identity.client.fetch_offsets(options.group_id))
         committed = group.committed
         known = only_existing_partitions(options, batch, committed)
-        tables = self._tables_read(batch)
+        tables = self._tables.read_by(batch)
         offsets = offsets_to_commit(known, options.batch_id_partition, options.transactional_id, tables)
         # 1. What is committed decides whether this batch is still to be written.
         if self._verdict(known, committed) is Verdict.SKIP:
@@ -268,12 +268,6 @@ class ExactlyOnceSink:
         for partition in sorted(offsets):
             if now.get(partition) != before.get(partition):
                 raise GroupMoved(f"{partition}: somebody else has committed an offset for group {group} meanwhile")
-
-    def _tables_read(self, batch: MicroBatch) -> str | None:
-        """What a query with state read, and must read again when a batch is run again. None: nothing to note."""
-        if not self._has_tables or not keeps_state(self.spark, batch.query_id):
-            return None
-        return tables_read(self.spark, batch.query_id)
 
     def _plain_columns(self, frame: DataFrame) -> dict[str, Column]:
         """The same for every batch of a query."""

@@ -15,8 +15,8 @@ def read_table(
     """Columns `key`, `value`, `partition`, `offset`, `timestamp`: of each key its last record, tombstones left out.
 
     It does not matter whether the broker has compacted the topic already. Records without a key are left out. A key
-    must stay in its partition, as it does unless partitions are added. Joined with a stream
-    that `write_stream` writes, the table is read anew for every micro-batch; `cache()` it when it does not change.
+    must stay in its partition, as it does unless partitions are added. Joined with a stream that a sink of Oncelog
+    writes, the table is read anew for every micro-batch; `cache()` it when it does not change.
     """
     from pyspark.sql import functions as sf
 

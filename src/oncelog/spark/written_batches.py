@@ -1,7 +1,8 @@
 """Whether a table has a micro-batch already: what it says of the last batch of the query. Pure.
 
 Spark runs a batch again only if it is the last one it has planned, and then by the same plan. A table whose last batch
-is another one was not left by this checkpoint: one of the two is an older copy.
+is another one was not left by this checkpoint: one of the two is an older copy. Nor is a batch that is there run again,
+for its state alone, when a topic that it joined as a table has changed.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from oncelog.spark.micro_batch import MicroBatch
-from oncelog.spark.resume import CannotResume, NewCheckpoint
+from oncelog.spark.resume import CannotResume, NewCheckpoint, check_tables_read
 
 
 class LastBatch(NamedTuple):
@@ -19,11 +20,19 @@ class LastBatch(NamedTuple):
     """-1 for none."""
     plan: int | None = None
     """When Spark planned it; None where an earlier version wrote it."""
+    tables: str | int | None = None
+    """What it read of topics as tables (see `table_versions`), or the number of that text; None where state does not
+    depend on it."""
 
 
-def is_written(batch: MicroBatch, last: LastBatch, table: str, policy: NewCheckpoint) -> bool:
-    """Raises CannotResume when going on would lose or repeat input."""
+def is_written(batch: MicroBatch, last: LastBatch, table: str, policy: NewCheckpoint, tables: str | None) -> bool:
+    """Raises CannotResume when going on would lose or repeat input, or part state from output.
+
+    `tables` is what the batch reads now.
+    """
     if batch.batch_id == last.number and last.plan in (batch.planned_ms, None):
+        if tables is not None:
+            check_tables_read(batch, last.tables, tables)
         return True
     if batch.batch_id <= last.number:
         raise CannotResume(_old_checkpoint(batch, last, table))
