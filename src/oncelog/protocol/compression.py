@@ -89,6 +89,7 @@ def _decompress_growing(
         try:
             written = decompress_into(data, output)
         except cramjam.DecompressionError as error:
+            del output  # whoever keeps the error would keep it, too
             # The wording is the library's; a different one only costs a few attempts more.
             is_too_small = "write" in str(error)
             if is_too_small and size < output_bytes_max:

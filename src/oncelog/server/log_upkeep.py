@@ -97,7 +97,7 @@ class LogUpkeep:
 
     def write_checkpoint(self, flushed: Iterable[Log] | None = None) -> Promise[CheckpointResult | Exception]:
         """In slices on the loop, as far as logs have to be asked, and by a worker."""
-        steps = self._prepared(self._broker.log_dir.prepare_in_steps(self.high_watermarks, flushed))
+        steps = self._prepared(self._broker.log_dir.prepare_in_steps(self._high_watermark, flushed))
         return self._broker.turns.begin(steps, OURSELVES, to_the_end=True).chain(self._write)
 
     def _prepared(self, steps: Steps[CheckpointWork]) -> Steps[CheckpointWork | Exception]:
@@ -110,12 +110,17 @@ class LogUpkeep:
         if isinstance(work, Exception):
             return Promise.resolved(work)
 
-        def finish(result: CheckpointResult | Exception) -> CheckpointResult | Exception:
-            if not self._broker.stopped and not isinstance(result, Exception):
-                self._broker.log_dir.finish_checkpoint(work, result)
-            return result
+        def finish(result: CheckpointResult | Exception) -> Promise[CheckpointResult | Exception]:
+            if self._broker.stopped or isinstance(result, Exception):
+                return Promise.resolved(result)
+            steps = self._broker.log_dir.finish_in_steps(work, result)
+            return self._broker.turns.begin(steps, OURSELVES, to_the_end=True).map(lambda _: result)
 
-        return self._broker.worker.run(work.run).map(finish)
+        return self._broker.worker.run(work.run).chain(finish)
+
+    def _high_watermark(self, key: TopicPartition) -> int | None:
+        partition = self._broker.partitions.opened(key.topic, key.partition)
+        return None if partition is None else partition.high_watermark
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         return {partition.topic_partition: partition.high_watermark for partition in self._broker.partitions}

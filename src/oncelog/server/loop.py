@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from oncelog.core.clock import Timer
 from oncelog.core.promise import Promise
@@ -38,39 +39,46 @@ WORKER_THREADS: Final = 6
 
 
 class LoopWorker:
+    """Jobs and threads do not know the promises: an error knows the frames of its job and all frames around them. If
+    these knew who has the error, all that they hold would stay until garbage is collected, which is rare."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = WORKER_THREADS) -> None:
         self._loop = loop
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="oncelog-worker")
-        self._jobs = 0
+        self._numbers = itertools.count()
+        self._promises: dict[int, Promise[Any]] = {}
         self._idle = asyncio.Event()
 
     def run(self, job: Callable[[], T]) -> Promise[T | Exception]:
+        number = next(self._numbers)
         promise: Promise[T | Exception] = Promise()
-
-        def work() -> None:
-            try:
-                result: T | Exception = job()
-            except Exception as error:  # noqa: BLE001  the caller decides what a failed job means
-                result = error
-            self._loop.call_soon_threadsafe(self._deliver, promise, result)
-
-        self._jobs += 1
-        self._pool.submit(work)
+        self._promises[number] = promise
+        self._pool.submit(self._work, number, job)
         return promise
 
-    def _deliver(self, promise: Promise[T], result: T) -> None:
-        self._jobs -= 1
+    def _work(self, number: int, job: Callable[[], Any]) -> None:
+        self._loop.call_soon_threadsafe(self._deliver, number, _outcome(job))
+
+    def _deliver(self, number: int, result: Any) -> None:
+        promise = self._promises.pop(number)
         try:
             promise.resolve(result)
         finally:
-            if not self._jobs:
+            if not self._promises:
                 self._idle.set()
 
     async def until_idle(self) -> None:
         """All jobs are done, those that their results led to as well, and whoever asked for them has the results."""
-        while self._jobs:
+        while self._promises:
             self._idle.clear()
             await self._idle.wait()
 
     def close(self) -> None:
         self._pool.shutdown(wait=True)
+
+
+def _outcome(job: Callable[[], T]) -> T | Exception:
+    try:
+        return job()
+    except Exception as error:  # noqa: BLE001  the caller decides what a failed job means
+        return error

@@ -1,4 +1,8 @@
-"""Partitions that are not kept any more: closed in slices, then a worker renames their folders."""
+"""Partitions that are not kept any more: closed in slices, then a worker renames their folders.
+
+Checkpoints are written without them at once. Otherwise the first partition of the same name would have to wait for it,
+and everybody else with it (see `LogDir.create_log`).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ class Removals:
         return gather(list(self._begun)).map(lambda _: None)
 
     def begin(self, closing: Closing) -> Promise[None]:
-        """Promises that the folders have other names."""
+        """Promises that the folders have other names, and that no checkpoint names them unless it cannot be written."""
         self._closing.append(closing)
         closed: Promise[FolderRenames | HangUp] = self._broker.turns.begin(closing, OURSELVES, to_the_end=True)
         renamed = closed.chain(lambda renames: self._rename(closing, renames))
@@ -50,7 +54,13 @@ class Removals:
         self._closing.remove(closing)
         if not isinstance(renames, FolderRenames):
             return Promise.resolved(None)  # why is in the log; the next start sets the folders aside
-        return self._broker.worker.run(renames.run).map(lambda error: self._renamed(renames, error))
+        renamed = self._broker.worker.run(renames.run).map(lambda error: self._renamed(renames, error))
+        return renamed.chain(lambda _: self._write_checkpoint())
+
+    def _write_checkpoint(self) -> Promise[None]:
+        if self._broker.stopped or not self._broker.log_dir.names_deleted_logs:
+            return Promise.resolved(None)
+        return self._broker.log_starts.save(()).map(lambda _: None)
 
     def _renamed(self, renames: FolderRenames, error: Exception | None) -> None:
         if error is not None:

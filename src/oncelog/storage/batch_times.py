@@ -23,6 +23,8 @@ from oncelog.protocol.record_walk import walk_records
 SHORT_RECORDS_MAX: Final = 5_000
 SHORT_BYTES_MAX: Final = 1024 * 1024
 SHORT_HEADERS_MAX: Final = 2_000
+SHORT_INDEXES_MAX: Final = 200
+"""Time indexes that are opened at a stretch: a log may have thousands of segments, and is not in memory at first."""
 CACHE_BYTES_MAX: Final = 16 * 1024 * 1024
 _ENTRY_BYTES: Final = 500
 """What an entry of the cache takes beside its numbers, about."""
@@ -143,6 +145,13 @@ class TimesReader:
         self._cache = cache
         self._records_left = SHORT_RECORDS_MAX
         self._headers_left = SHORT_HEADERS_MAX
+        self._indexes_left = SHORT_INDEXES_MAX
+
+    def pass_index(self, start_offset: int) -> None:
+        """Counts a time index that is about to be opened. Raises LongLookup after too many; what is open stays so."""
+        self._indexes_left -= 1
+        if self._cache is not None and self._indexes_left < 0:
+            raise LongLookup(start_offset)
 
     def pass_header(self, header: BatchHeader) -> None:
         """Counts a batch whose header was looked at. Raises LongLookup after too many."""

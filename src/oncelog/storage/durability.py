@@ -27,6 +27,8 @@ class Durability:
 
     def __init__(self, recovery_point: int) -> None:
         self.recovery_point = self.durable_offset = recovery_point
+        self._prepared_end = recovery_point
+        """Where the recovery point gets if the flushes that have begun succeed. Checkpoints may name it already."""
         self.generation = 0
         """Changes whenever the log is cut or opened again, so that what was made from its files before is worthless."""
         self.folder_changes = 0
@@ -52,10 +54,11 @@ class Durability:
         self.recovery_point = self.durable_offset = recovery_point
 
     def on_cut(self, end_offset: int) -> bool:
-        """Whether the log was cut below its recovery point."""
+        """Whether the log was cut below its recovery point, or below what a flush that has begun would make it."""
         self.durable_offset = min(self.durable_offset, end_offset)
-        is_below = end_offset < self.recovery_point
+        is_below = end_offset < max(self.recovery_point, self._prepared_end)
         self.recovery_point = min(self.recovery_point, end_offset)
+        self._prepared_end = self.recovery_point
         return is_below
 
     def is_due(self, now_ms: int, flush_ms: int) -> bool:
@@ -98,6 +101,8 @@ class Durability:
         segments = files.segments[segment_number(files.segments, min([reached, *rolled])) :]
         paths = [segment.log_file.path for segment in segments] if batches_only else self._write_all(files, segments)
         self._first_unflushed_ms = None
+        if not batches_only:
+            self._prepared_end = end_offset
         return FlushWork(
             files.place.partition,
             tuple(paths),

@@ -191,6 +191,11 @@ class IndexedBatches(SegmentBatches):
         self._unindexed_bytes += header.batch_length + LENGTH_OVERHEAD_BYTES
 
     @property
+    def is_largest_known(self) -> bool:
+        """Whether `largest` is at hand, without a look at the time index."""
+        return self._largest is not None
+
+    @property
     def largest(self) -> TimestampEntry:
         """The largest timestamp and the last offset of the batch that has it."""
         if self._largest is None:

@@ -65,6 +65,9 @@ logger = logging.getLogger("oncelog.storage")
 
 SEGMENTS_DELETED_AT_ONCE_MAX: Final = 20
 """Their files are renamed one by one, while nobody else is served."""
+SMALL_SEGMENTS_MAX: Final = 2_000
+SMALL_SEGMENT_BYTES: Final = 1024 * 1024
+"""With so many segments, none is rolled below this size: a log is opened while nobody else is served."""
 
 
 __all__ = ["Log", "LogPlace", "Origin"]
@@ -262,9 +265,14 @@ class Log:
             now_ms=now_ms,
             config=config,
             name=self.topic_partition.topic,
-        ):
+        ) and not self._may_grow(segment, last_offset):
             return self._roll(now_ms, placed.headers[0].base_offset)
         return segment
+
+    def _may_grow(self, segment: Segment, last_offset: int) -> bool:
+        """Whether an active segment that is due is too small to be followed by another."""
+        are_many = len(self.files.segments) >= SMALL_SEGMENTS_MAX
+        return are_many and segment.size_bytes < SMALL_SEGMENT_BYTES and not segment.must_roll(last_offset)
 
     # Reading
 
@@ -326,6 +334,8 @@ class Log:
         """
         reader = reader or TimesReader(self.topic_partition)
         for segment in self.files.segments:
+            if not segment.is_largest_known:
+                reader.pass_index(start_offset)
             if segment.largest.timestamp >= timestamp:
                 found = segment.find_timestamp(timestamp, max(start_offset, self.log_start_offset), reader)
                 if found is not None:
@@ -334,8 +344,13 @@ class Log:
 
     def max_timestamp_offset(self, reader: TimesReader | None = None) -> FoundTimestamp | None:
         """The first record that has the largest timestamp of the log. Raises LongLookup if the reader has a limit."""
+        reader = reader or TimesReader(self.topic_partition)
+        for segment in self.files.segments:
+            if not segment.is_largest_known:
+                reader.pass_index(0)
+                _ = segment.largest
         latest = max(self.files.segments, key=lambda segment: segment.largest.timestamp)
-        return latest.find_largest_timestamp(reader or TimesReader(self.topic_partition))
+        return latest.find_largest_timestamp(reader)
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
         return self.leader_epochs.end_offset_for_epoch(epoch, self.log_end_offset)

@@ -20,12 +20,13 @@ import os
 import uuid
 from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oncelog.core import failpoints
 from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import CLUSTER_METADATA_TOPIC, TopicPartition
+from oncelog.core.steps import at_once
 from oncelog.protocol.batch import CorruptBatchError
 from oncelog.storage import checkpoints, clean_shutdown
 from oncelog.storage.atomic_file import TEMPORARY_SUFFIX, sync_path
@@ -44,6 +45,10 @@ from oncelog.storage.meta_properties import MetaProperties, MetaPropertiesError,
 from oncelog.storage.progress_log import ProgressLog
 
 logger = logging.getLogger("oncelog.storage")
+
+_LOGS_PER_STEP: Final = 100
+_OF_ALL_LOGS: Final = (checkpoints.RECOVERY_POINTS, checkpoints.LOG_START_OFFSETS, checkpoints.HIGH_WATERMARKS)
+"""In the order in which they are written."""
 
 
 class LogDirError(Exception):
@@ -78,7 +83,7 @@ class CheckpointWork:
             except OSError as error:
                 failed[flush.partition] = error
             else:
-                if flush.is_complete:
+                if flush.is_complete and flush.partition in recovery_points:
                     recovery_points[flush.partition] = flush.end_offset
         try:
             self.files.write({**self.offsets, checkpoints.RECOVERY_POINTS: recovery_points}, self.number)
@@ -324,66 +329,82 @@ class LogDir:
 
     # Checkpoints
 
+    @property
+    def names_deleted_logs(self) -> bool:
+        """Whether checkpoints on disk may name logs that are no longer here."""
+        return bool(self._gone)
+
     def prepare_checkpoint(
         self, high_watermarks: Mapping[TopicPartition, int], flushed: Iterable[Log] | None = None
     ) -> CheckpointWork:
         """All that has been appended to `flushed`, or to any log, to be fsynced, and the offsets that hold then."""
-        steps = self.prepare_in_steps(lambda: high_watermarks, flushed)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as done:
-                work: CheckpointWork = done.value
-                return work
+        return at_once(self.prepare_in_steps(high_watermarks.get, flushed))
 
     def prepare_in_steps(
-        self, high_watermarks: Callable[[], Mapping[TopicPartition, int]], flushed: Iterable[Log] | None = None
+        self, high_watermark: Callable[[TopicPartition], int | None], flushed: Iterable[Log] | None = None
     ) -> Generator[None, None, CheckpointWork]:
-        """The same, with a yield after each log that is to be fsynced: other work may be done there.
+        """The same in steps: other work may be done at a yield.
 
-        The number is taken first, so that what is written meanwhile, as after a truncation, counts as newer.
+        The number is taken first, so that what is written meanwhile, as after a truncation, counts as newer. All
+        offsets of a log are taken in one step: if it is deleted later, they are of one that is gone, and otherwise none
+        of them gets to disk.
         """
         number = self.checkpoint_files.take_number()
         flushes: list[tuple[Log, FlushWork]] = []
-        for log in list(self.logs.values() if flushed is None else flushed):
+        for count, log in enumerate(list(self.logs.values() if flushed is None else flushed), start=1):
             work = log.prepare_flush()
             if work is not None:
                 flushes.append((log, work))
+            if work is not None or count % _LOGS_PER_STEP == 0:
                 yield
-        self.high_watermarks = {**self.high_watermarks, **high_watermarks()}
-        return CheckpointWork(self.checkpoint_files, number, tuple(flushes), self._offsets())
+        offsets: dict[str, dict[TopicPartition, int]] = {name: {} for name in _OF_ALL_LOGS}
+        for count, partition in enumerate(list(self.logs), start=1):
+            if partition in self.logs:
+                known = high_watermark(partition)
+                if known is not None:
+                    self.high_watermarks[partition] = known
+                self._add_offsets(partition, offsets)
+            if count % _LOGS_PER_STEP == 0:
+                yield
+        return CheckpointWork(self.checkpoint_files, number, tuple(flushes), offsets)
+
+    def _add_offsets(self, partition: TopicPartition, offsets: Mapping[str, dict[TopicPartition, int]]) -> None:
+        log = self.logs[partition]
+        offsets[checkpoints.RECOVERY_POINTS][partition] = log.recovery_point
+        offsets[checkpoints.LOG_START_OFFSETS][partition] = log.log_start_offset
+        high_watermark = self.high_watermarks.get(partition)
+        if high_watermark is not None:
+            offsets[checkpoints.HIGH_WATERMARKS][partition] = high_watermark
 
     def _offsets(self) -> dict[str, dict[TopicPartition, int]]:
         """What the checkpoints would say now."""
-        high_watermarks = {tp: offset for tp, offset in self.high_watermarks.items() if tp in self.logs}
-        return {
-            checkpoints.RECOVERY_POINTS: {tp: log.recovery_point for tp, log in self.logs.items()},
-            checkpoints.LOG_START_OFFSETS: {tp: log.log_start_offset for tp, log in self.logs.items()},
-            checkpoints.HIGH_WATERMARKS: high_watermarks,
-        }
+        offsets: dict[str, dict[TopicPartition, int]] = {name: {} for name in _OF_ALL_LOGS}
+        for partition in self.logs:
+            self._add_offsets(partition, offsets)
+        return offsets
 
     def finish_checkpoint(self, work: CheckpointWork, result: CheckpointResult) -> None:
-        for log, flush in work.flushes:
+        at_once(self.finish_in_steps(work, result))
+
+    def finish_in_steps(self, work: CheckpointWork, result: CheckpointResult) -> Generator[None, None, None]:
+        """If it was overtaken by another, which did not wait for its fsyncs, the next one makes up for it."""
+        for count, (log, flush) in enumerate(work.flushes, start=1):
             if self.logs.get(flush.partition) is log:
                 error = result.failed.get(flush.partition)
                 log.finish_flush(flush, error)
                 if error is not None:
                     outcome = "could not be flushed" + (" and will be tried again" if not log.has_failed else "")
                     logger.error("%s %s: %s", log.topic_partition, outcome, error)
-        gone = work.offsets[checkpoints.RECOVERY_POINTS].keys() - self.logs.keys()
+            if count % _LOGS_PER_STEP == 0:
+                yield
         if self.checkpoint_files.has_newest(work.number, work.offsets):
-            self._gone = gone
-            return
-        self._gone |= gone
-        not_written = result.not_written
-        if not_written is None:
-            # It was overtaken by another that did not wait for these fsyncs.
-            try:
-                self._write_checkpoints()
-            except OSError as error:
-                not_written = error
-        if not_written is not None:
-            logger.error("the checkpoint of %s was not written and will be tried again: %s", self.path, not_written)
+            # What is neither among the logs nor in `_gone` is not on disk either.
+            named = work.offsets[checkpoints.RECOVERY_POINTS]
+            self._gone = {partition for partition in self._gone if partition in named}
+        elif result.not_written is not None:
+            logger.error(
+                "the checkpoint of %s was not written and will be tried again: %s", self.path, result.not_written
+            )
 
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Everything appended so far is on disk, and the checkpoints say so, when this returns."""

@@ -173,7 +173,7 @@ class LogFiles:
         adds_snapshot = end_offset > self.segments[0].base_offset and end_offset not in self.snapshots.offsets
         if adds_snapshot:
             self.snapshots.write(end_offset, self.producer_state.take_snapshot())
-        self.snapshots.remove_strays([segment.base_offset for segment in self.segments])
+        self.snapshots.remove_strays({segment.base_offset for segment in self.segments})
         return adds_snapshot
 
     def close(self) -> None:

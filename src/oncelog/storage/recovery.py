@@ -21,6 +21,7 @@ snapshot that is damaged or missing makes that way longer, nothing else.
 from __future__ import annotations
 
 import logging
+import os
 import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -114,7 +115,7 @@ class _Loader:
         self.epochs.truncate_from_end(end_offset)
         self.epochs.truncate_from_start(log_start_offset)
         self.snapshots.remove_outside(self.segments[0].base_offset, end_offset)
-        self.snapshots.remove_strays([segment.base_offset for segment in self.segments])
+        self.snapshots.remove_strays({segment.base_offset for segment in self.segments})
         keeper = TxnIndexKeeper(
             self.place.partition, self.config, self.segments, self.snapshots, self.notes, self.place.now_ms
         )
@@ -155,26 +156,26 @@ class _Loader:
 
     def _open_segments(self, names: Sequence[str]) -> list[Segment]:
         there = set(names)
+        folder = str(self.place.folder)
         segments = []
-        for name in names:
+        for name in names:  # there may be thousands of them
             stem, suffix = name[:20], name[20:]
-            base_offset = offset_of(name)
-            if base_offset is None:
-                continue
             if suffix == LOG_SUFFIX:
-                size_bytes = (self.place.folder / name).stat().st_size
-                note = self.notes.by_base_offset.get(base_offset)
-                segments.append(
-                    Segment(
-                        self.place,
-                        base_offset,
-                        self.config,
-                        size_bytes=size_bytes,
-                        note=note,
-                        lacks_txn_index=stem + TXN_INDEX_SUFFIX not in there,
+                base_offset = offset_of(name)
+                if base_offset is not None:
+                    size_bytes = os.stat(f"{folder}/{name}").st_size  # noqa: PTH116  a Path would take as long again
+                    note = self.notes.by_base_offset.get(base_offset)
+                    segments.append(
+                        Segment(
+                            self.place,
+                            base_offset,
+                            self.config,
+                            size_bytes=size_bytes,
+                            note=note,
+                            lacks_txn_index=stem + TXN_INDEX_SUFFIX not in there,
+                        )
                     )
-                )
-            elif suffix in SEGMENT_SUFFIXES and stem + LOG_SUFFIX not in there:
+            elif suffix in SEGMENT_SUFFIXES and stem + LOG_SUFFIX not in there and offset_of(name) is not None:
                 logger.warning("%s: removing %s, which has no log file", self.place.partition, name)
                 (self.place.folder / name).unlink()
         return sorted(segments, key=lambda segment: segment.base_offset)

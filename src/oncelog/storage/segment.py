@@ -133,10 +133,14 @@ class Segment(IndexedBatches):
         size = self.size_bytes
         return (
             size > config.segment_bytes - added_bytes
-            or last_offset - self.base_offset > RELATIVE_OFFSET_MAX
-            or self.offset_index.is_full
-            or self.time_index.is_full
+            or self.must_roll(last_offset)
             or (size > 0 and self._waited_ms(max_timestamp, now_ms) > config.roll_after_ms(name, self.base_offset))
+        )
+
+    def must_roll(self, last_offset: int) -> bool:
+        """Whether there is no room for a batch that ends there, whatever the settings say."""
+        return (
+            last_offset - self.base_offset > RELATIVE_OFFSET_MAX or self.offset_index.is_full or self.time_index.is_full
         )
 
     def _waited_ms(self, max_timestamp: int, now_ms: int) -> int:

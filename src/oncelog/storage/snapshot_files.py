@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right, insort
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Set
 from pathlib import Path
 from typing import Final
 
@@ -113,7 +113,7 @@ class SnapshotFiles:
         for offset in [offset for offset in self.offsets if not first <= offset <= last]:
             self.remove(offset)
 
-    def remove_strays(self, base_offsets: Collection[int]) -> None:
+    def remove_strays(self, base_offsets: Set[int]) -> None:
         """Keep those of segments and the newest one."""
         for offset in self.offsets[:-1]:
             if offset not in base_offsets:

@@ -35,6 +35,7 @@ _ENTRY: Final = struct.Struct(">hqqqq")
 _OFFSET: Final = struct.Struct(">q")
 _LAST_OFFSET_POSITION: Final = 18
 _READ_CHUNK_ENTRIES: Final = 128
+_CRC_CHUNK_ENTRIES: Final = 8192
 
 
 class CorruptTxnIndexError(Exception):
@@ -105,8 +106,8 @@ class TxnIndex:
 
     def _read_crc(self, count: int) -> int:
         crc = 0
-        for index in range(0, count, _READ_CHUNK_ENTRIES):
-            size = min(_READ_CHUNK_ENTRIES, count - index) * ENTRY_SIZE_BYTES
+        for index in range(0, count, _CRC_CHUNK_ENTRIES):
+            size = min(_CRC_CHUNK_ENTRIES, count - index) * ENTRY_SIZE_BYTES
             crc = google_crc32c.extend(crc, os.pread(self._file.descriptor(), size, index * ENTRY_SIZE_BYTES))
         return crc
 

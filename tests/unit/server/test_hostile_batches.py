@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 
 from oncelog.cluster.partition import Partition
 from oncelog.core.codec import Codec
-from oncelog.core.errors import ErrorCode
+from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
 from oncelog.core.promise import Promise
+from oncelog.core.worker import InlineWorker
 from oncelog.protocol.batch import HEADER_BYTES, Record, build_batch, decode_records, pack_batch, read_header
+from oncelog.protocol.compression import compress
 from oncelog.protocol.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -28,7 +31,7 @@ from oncelog.protocol.messages.list_offsets import (
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.storage.batch_times import SHORT_HEADERS_MAX, BatchTimesCache, read_times
 from oncelog.storage.batch_times import SHORT_RECORDS_MAX as TIMES_SHORT_RECORDS_MAX
-from oncelog.storage.record_examination import NAMED_RECORDS_MAX, SHORT_RECORDS_MAX
+from oncelog.storage.record_examination import NAMED_RECORDS_MAX, SHORT_RECORDS_MAX, UNPACKED_BYTES_MAX
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.held_worker import HeldWorker
 from tests.unit.server.test_produce_fetch import fetch_request, only_partition
@@ -424,3 +427,27 @@ def test_a_transaction_that_ends_while_a_worker_looks_takes_nothing_more(
     assert waiting.value.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_PRODUCER_EPOCH
     partition = node.broker.partitions.get("t", 0)
     assert partition.last_stable_offset == partition.high_watermark
+
+
+def errors_in_memory() -> int:
+    return sum(isinstance(each, KafkaError) for each in gc.get_objects())
+
+
+def test_refused_batches_are_freed_without_a_search_for_garbage(node: BrokerInProcess) -> None:
+    """Their errors know the frames that hold the request, and what it unfolds into."""
+    node.create("t", compression_type="gzip")
+    node.broker.long_reads = InlineWorker()  # type: ignore[assignment]
+    too_large = changed(many(node.clock.now_ms()), section=compress(Codec.ZSTD, bytes(UNPACKED_BYTES_MAX + 1)))
+    gc.collect()
+    gc.disable()
+    try:
+        before = errors_in_memory()
+        assert produced(node, "t", too_large).error_code == ErrorCode.MESSAGE_TOO_LARGE
+        assert produced(node, "t", many(node.clock.now_ms() + YEAR_MS)).error_code == ErrorCode.INVALID_TIMESTAMP
+        stale = node.produce(
+            "t", [b"v"], transactional_id="x", producer_id=77, producer_epoch=0, base_sequence=5, transactional=True
+        )
+        assert stale.error_code != 0
+        assert errors_in_memory() == before
+    finally:
+        gc.enable()

@@ -12,6 +12,8 @@ import pytest
 
 from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode
+from oncelog.core.ids import TopicPartition
+from oncelog.storage.checkpoints import RECOVERY_POINTS, read_offsets
 from oncelog.storage.log import Log
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.held_worker import hold_worker
@@ -75,6 +77,23 @@ def test_checkpoints_go_on_after_one_that_could_not_be_prepared(
         node.clock.advance_ms(CHECKPOINT_INTERVAL_MS + 1)
     node.clock.advance_ms(CHECKPOINT_INTERVAL_MS)
     assert log_of(node, "t").recovery_point == 5
+
+
+def test_checkpoint_without_a_deleted_topic_does_not_wait_for_the_next_of_its_name(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a hundred thousand partitions, to write one takes half a second, in which nobody would be served."""
+    fill(node, "t", "other")
+    node.clock.advance_ms(CHECKPOINT_INTERVAL_MS + 1)
+    path = node.broker.log_dir.path / RECOVERY_POINTS
+    assert read_offsets(path)[TopicPartition("t", 0)] == 5
+    node.delete("t")
+    named = read_offsets(path)
+    assert TopicPartition("t", 0) not in named
+    assert named[TopicPartition("other", 0)] == 5
+    with monkeypatch.context() as patch:
+        patch.setattr(node.broker.log_dir, "_write_checkpoints", lambda: pytest.fail("it is written already"))
+        fill(node, "t")
 
 
 def test_fsync_that_fails_in_a_checkpoint_stops_its_log_only(node: BrokerInProcess) -> None:

@@ -23,7 +23,7 @@ OFFSETS = {TopicPartition("orders", 1): 1342, TopicPartition("orders", 0): 1500}
 
 
 def test_text_is_kafkas() -> None:
-    assert encode_offsets(OFFSETS) == b"0\n2\norders 0 1500\norders 1 1342\n"
+    assert encode_offsets(OFFSETS) == b"0\n2\norders 1 1342\norders 0 1500\n"
     assert decode_offsets(encode_offsets(OFFSETS)) == OFFSETS
     assert encode_offsets({}) == b"0\n0\n"
 

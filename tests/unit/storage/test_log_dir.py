@@ -345,6 +345,65 @@ def test_truncation_is_not_undone_by_a_checkpoint_that_was_under_way(tmp_path: P
     assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {A0: 15, A1: 6, B0: 15}
 
 
+def test_log_that_is_cut_while_a_checkpoint_flushes_it_is_not_noted_beyond_its_end(tmp_path: Path) -> None:
+    log_dir = filled(tmp_path)
+    work = log_dir.prepare_checkpoint(high_watermarks(log_dir))
+    log_dir.logs[A1].truncate_to(6, now_ms=NOW_MS)
+    log_dir.finish_checkpoint(work, work.run())
+    assert read_offsets(tmp_path / "recovery-point-offset-checkpoint")[A1] == 0
+    log_dir.checkpoint({})
+    assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {A0: 15, A1: 6, B0: 15}
+
+
+def test_log_that_is_cut_after_its_turn_in_a_checkpoint_is_not_noted_beyond_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncelog.storage.log_dir._LOGS_PER_STEP", 1)
+    log_dir = filled(tmp_path)
+    log_dir.checkpoint({})
+    steps = log_dir.prepare_in_steps(high_watermarks(log_dir).get, ())
+    for _ in range(2):
+        next(steps)
+    log_dir.logs[A1].truncate_to(6, now_ms=NOW_MS)
+    work = at_once(steps)
+    log_dir.finish_checkpoint(work, work.run())
+    assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {A0: 15, A1: 6, B0: 15}
+
+
+@pytest.mark.parametrize("steps_before", range(7))
+def test_log_that_is_deleted_while_a_checkpoint_is_prepared_leaves_nothing_to_the_next_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps_before: int
+) -> None:
+    monkeypatch.setattr("oncelog.storage.log_dir._LOGS_PER_STEP", 1)
+    log_dir = filled(tmp_path)
+    log_dir.logs[A1].delete_records(9)
+    steps = log_dir.prepare_in_steps(high_watermarks(log_dir).get)
+    for _ in range(steps_before):
+        next(steps)
+    delete(log_dir, A1)
+    work = at_once(steps)
+    log_dir.finish_checkpoint(work, work.run())
+    append(log_dir.create_log(A1, TOPIC_ID, SMALL, now_ms=NOW_MS), count=2)
+    for name in ("recovery-point-offset", "log-start-offset", "replication-offset"):
+        assert read_offsets(tmp_path / f"{name}-checkpoint").get(A1, 0) == 0, name
+    log_dir.abandon()
+    log_dir = start(tmp_path)
+    assert (log_dir.logs[A1].log_start_offset, ranges(log_dir.logs[A1])) == (0, [(0, 1)])
+
+
+def test_checkpoints_are_prepared_and_finished_in_steps(tmp_path: Path) -> None:
+    log_dir = start(tmp_path)
+    for number in range(450):
+        partition = TopicPartition("many", number)
+        log_dir.create_log(partition, TOPIC_ID, SMALL, now_ms=NOW_MS)
+    steps = log_dir.prepare_in_steps({}.get, ())
+    assert len(list(steps)) == 4, "no flushes: a step for each hundred"
+    work = log_dir.prepare_checkpoint({})
+    assert len(work.flushes) == 450
+    assert len(list(log_dir.finish_in_steps(work, work.run()))) == 4
+    assert len(read_offsets(tmp_path / "recovery-point-offset-checkpoint")) == 450
+
+
 def test_logs_are_out_of_use_before_they_are_closed(tmp_path: Path) -> None:
     log_dir = filled(tmp_path)
     logs = [log_dir.logs[partition] for partition in (A0, A1)]
@@ -429,6 +488,7 @@ def test_checkpoint_that_was_overtaken_is_made_up_for(tmp_path: Path) -> None:
     delete(log_dir, A0)
     log_dir.create_log(A0, TOPIC_ID, SMALL, now_ms=NOW_MS)
     log_dir.finish_checkpoint(work, work.run())
+    log_dir.finish_checkpoint(work := log_dir.prepare_checkpoint({}, ()), work.run())
     assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {A0: 0, A1: 15, B0: 15}
 
 

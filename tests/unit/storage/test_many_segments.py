@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from oncelog.storage.batch_times import BatchTimesCache, LongLookup, TimesReader
 from oncelog.storage.durability import ROLLED_SEGMENTS_MAX
 from oncelog.storage.indexed_batches import IndexedBatches
 from oncelog.storage.log import SEGMENTS_DELETED_AT_ONCE_MAX, Log
@@ -131,3 +132,61 @@ def test_many_segments_that_wait_for_a_flush_make_it_due(tmp_path: Path) -> None
     assert log.is_flush_due(NOW_MS)
     log.flush()
     assert not log.is_flush_due(NOW_MS)
+
+
+@pytest.mark.parametrize("settings", [{"segment_ms": 1}, {"segment_bytes": 120}])
+def test_small_segments_are_rolled_up_to_a_number_and_large_ones_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, int]
+) -> None:
+    monkeypatch.setattr("oncelog.storage.log.SMALL_SEGMENTS_MAX", 10)
+    monkeypatch.setattr("oncelog.storage.log.SMALL_SEGMENT_BYTES", 1_000)
+    log = new_log(tmp_path, LogConfig(**settings))
+    for number in range(100):
+        append(log, timestamp=NOW_MS + 10 * number)
+    sizes = [segment.size_bytes for segment in log.segments]
+    assert len(sizes) > 12
+    assert max(sizes[:9]) < 150
+    assert min(sizes[9:-1]) >= 1_000
+    assert log.log_end_offset == 100
+
+
+def test_segment_whose_index_is_full_is_rolled_whatever_their_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncelog.storage.log.SMALL_SEGMENTS_MAX", 1)
+    log = new_log(tmp_path, LogConfig(segment_index_bytes=24, index_interval_bytes=0))
+    for number in range(12):
+        append(log, timestamp=NOW_MS + number)
+    assert len(log.segments) > 3
+
+
+@pytest.mark.parametrize("timestamp", [None, NOW_MS, NOW_MS + 1])
+def test_time_indexes_of_many_segments_are_opened_some_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timestamp: int | None
+) -> None:
+    monkeypatch.setattr("oncelog.storage.batch_times.SHORT_INDEXES_MAX", 10)
+    log = new_log(tmp_path, CONFIG)
+    for number in range(60):
+        append(log, timestamp=NOW_MS - 1_000 + number)
+        log.roll(NOW_MS)
+    append(log, timestamp=NOW_MS)
+    log.close()
+    log, opened, breaks = reopen(log), list[object](), 0
+    _ = log.segments[-1].largest
+    open_indexes = IndexedBatches.open_indexes
+    monkeypatch.setattr(IndexedBatches, "open_indexes", lambda segment: opened.append(segment) or open_indexes(segment))
+    while True:
+        before = len(opened)
+        reader = TimesReader(log.topic_partition, BatchTimesCache())
+        try:
+            if timestamp is None:
+                found = log.max_timestamp_offset(reader)
+            else:
+                found = log.offset_for_timestamp(timestamp, end_offset=log.log_end_offset, reader=reader)
+            break
+        except LongLookup as long:
+            assert not long.batch
+            assert len(opened) - before == 10
+            breaks += 1
+    assert breaks == 5, "the active one's is open"
+    assert (found and found.offset) == (None if timestamp == NOW_MS + 1 else 60)

@@ -154,7 +154,7 @@ class _Produce:
                 now_ms=self._broker.now_ms(),
             )
         except KafkaError as error:
-            self._guards[partition.topic_partition] = error
+            self._guards[partition.topic_partition] = _again(error)
             return
         if guard is not None:
             self._guards[partition.topic_partition] = guard
@@ -267,7 +267,7 @@ class _Produce:
     ) -> None:
         guard = self._guards.get(partition.topic_partition)
         if isinstance(guard, KafkaError):
-            raise guard
+            raise _again(guard)
         info = partition.append_as_leader(
             batch,
             now_ms=self._broker.now_ms(),
@@ -292,9 +292,10 @@ class _Produce:
         config, now_ms = partition.log.config, self._broker.now_ms()
 
         def append(result: memoryview | Exception) -> None:
+            if isinstance(result, Exception):  # not to be raised here: see `_again`
+                self._failed(partition.topic_partition.topic, response, _known(result))
+                return
             try:
-                if isinstance(result, Exception):
-                    raise result
                 self._append_to(partition, result, response, uncommitted, Examination.DONE)
             except Exception as error:  # noqa: BLE001  it would come out where the worker hands over its results
                 self._failed(partition.topic_partition.topic, response, _known(error))
@@ -331,6 +332,12 @@ def _failed(index: int, error: KafkaError) -> PartitionProduceResponse:
     response = PartitionProduceResponse(index=index)
     _fail(response, error)
     return response
+
+
+def _again(error: KafkaError) -> KafkaError:
+    """The same without a traceback, whose frames hold the request. If one of them leads back to the error, both stay
+    until garbage is collected, which is rare."""
+    return KafkaError(error.code, error.message)
 
 
 def _known(error: Exception) -> KafkaError:
