@@ -280,6 +280,29 @@ def test_logging_in_and_out(chromium: Any, tmp_path: Path) -> None:
         sessions.close()
 
 
+def test_who_logs_out_in_one_tab_is_logged_out_in_all(chromium: Any, tmp_path: Path) -> None:
+    """What a user was shown must not stay on the screen: neither in the tab with the stream, nor in one it tells."""
+    with secured_broker(tmp_path) as servers:
+        settings = settings_of(servers)
+        sessions = Sessions(settings)
+        with served(sessions, settings) as served_console:
+            context = chromium.new_context(base_url=f"http://{served_console.host}")
+            pages = [context.new_page() for _ in range(3)]
+            pages[0].goto("/topics")
+            pages[0].get_by_label("User").fill("sam")
+            pages[0].get_by_label("Password").fill("pencil")
+            pages[0].get_by_role("button", name="Log in").click()
+            for page in pages:
+                page.goto("/topics")
+                seen(page.get_by_role("link", name="tea", exact=True)).to_have_count(1)
+                seen(page.locator("#live-state")).to_have_text("live")
+            pages[1].get_by_role("button", name="Log out").click()
+            for page in pages:
+                seen(page.locator("h1")).to_have_text("Log in")
+            context.close()
+        sessions.close()
+
+
 def test_two_tabs_see_the_same(tab: Tab, slow: Producer) -> None:
     first, second = tab(), tab(320, "dark")
     for page in (first, second):
@@ -334,6 +357,19 @@ def test_everything_is_reached_by_keyboard(tab: Tab) -> None:
     page.goto("/topics")
     page.keyboard.press("/")
     seen(page.locator("[data-search]")).to_be_focused()
+
+
+@pytest.mark.parametrize("key", ["Alt+ArrowRight", "Control+End", "Meta+ArrowRight"])
+def test_keys_of_the_browser_are_left_to_it(tab: Tab, key: str) -> None:
+    """Alt and an arrow go forth in its history."""
+    page = tab()
+    page.goto(TIMELINE)
+    bar = page.locator("section.lane").first.locator("[data-bar]").first
+    bar.focus()
+    page.evaluate("addEventListener('keydown', event => { window.isTaken = event.defaultPrevented; })")
+    page.keyboard.press(key)
+    assert page.evaluate("window.isTaken") is False
+    seen(bar).to_be_focused()
 
 
 def test_a_bar_tells_of_its_transaction_to_keyboard_mouse_and_finger(

@@ -131,6 +131,17 @@ def test_the_timeline_names_who_holds_readers_back(browser: Browser, held: tuple
     assert outcomes == ["committed", "aborted", "aborted", "committed"]
 
 
+def test_what_a_partition_does_not_know_of_a_producer_is_left_empty(
+    browser: Browser, held: tuple[str, Producer]
+) -> None:
+    """Kafka says -1: of the sequence after a marker with a new epoch, of the coordinator before the first marker."""
+    topic, _ = held
+    rows = {one["transactional_id"]: one for one in browser.data(f"/topics/{topic}/producers")["rows"]}
+    assert (rows[f"slow-{topic}"]["last_sequence"], rows[f"slow-{topic}"]["coordinator_epoch"]) == (0, None)
+    assert (rows[f"quick-{topic}"]["last_sequence"], rows[f"quick-{topic}"]["coordinator_epoch"]) == (None, 0)
+    assert ">-1<" not in browser.get(f"/topics/{topic}/producers").text
+
+
 def test_a_timeline_with_too_many_batches_shows_the_newest_and_says_what_is_left_out(
     browser: Browser, held: tuple[str, Producer], transactional: Transactional, monkeypatch: pytest.MonkeyPatch
 ) -> None:

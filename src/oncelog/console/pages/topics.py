@@ -237,17 +237,20 @@ def producers(console: Console, query: Query, name: str) -> Page:
                 "transactional_id": one.transactional_id,
                 "producer_id": one.producer.producer_id,
                 "producer_epoch": one.producer.producer_epoch,
-                "last_sequence": one.producer.last_sequence,
-                "last_ms": one.producer.last_timestamp_ms if one.producer.last_timestamp_ms >= 0 else None,
-                "coordinator_epoch": one.producer.coordinator_epoch,
-                "open_from": one.producer.transaction_start_offset
-                if one.producer.transaction_start_offset >= 0
-                else None,
+                "last_sequence": known(one.producer.last_sequence),
+                "last_ms": known(one.producer.last_timestamp_ms),
+                "coordinator_epoch": known(one.producer.coordinator_epoch),
+                "open_from": known(one.producer.transaction_start_offset),
             }
             for one in rows[:PRODUCERS_MAX]
         ],
     }
     return Page("producers.html", f"Producers of {name}", data)
+
+
+def known(number: int) -> int | None:
+    """Kafka says -1 for what a partition does not know of a producer."""
+    return number if number >= 0 else None
 
 
 def message_list(console: Console, query: Query, name: str) -> Page:

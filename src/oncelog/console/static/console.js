@@ -137,7 +137,10 @@ function follow(tell) {
     });
     stream.addEventListener("error", () => {
       say("the console does not answer");
-      if (stream.readyState === EventSource.CLOSED) again = setTimeout(open, AGAIN_MS);
+      if (stream.readyState !== EventSource.CLOSED) return;
+      // It answers, with a refusal: whoever has logged out elsewhere is shown the form and not what was there before.
+      refresh();
+      again = setTimeout(open, AGAIN_MS);
     });
   }
   open();
@@ -157,6 +160,8 @@ addEventListener("pagehide", disconnect);
 addEventListener("pageshow", connect);
 
 document.addEventListener("keydown", (event) => {
+  // With these keys they belong to the browser: Alt and an arrow go back and forth.
+  if (event.altKey || event.ctrlKey || event.metaKey) return;
   const isTyping = event.target instanceof HTMLElement && event.target.matches("input, select, textarea");
   if (event.key === "?" && !isTyping) {
     document.getElementById("keys")?.showModal();
