@@ -220,7 +220,8 @@ def _running(cluster: Cluster) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        progress.say("stopping brokers, controllers and ZooKeeper; Ctrl-C again kills them")
+        zookeeper = "" if cluster.zookeeper is None else ", and then ZooKeeper"
+        progress.say(f"stopping brokers and controllers{zookeeper}; Ctrl-C again kills them")
         cluster.stop()
     finally:
         cluster.kill()

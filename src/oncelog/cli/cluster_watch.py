@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import click
 
 from oncelog.cli.output import count_of
 from oncelog.client.admin import Admin
+from oncelog.core.address import parse_address
 from oncelog.core.errors import KafkaError
 from oncelog.monitoring.brokers import ReplicaCounts, replica_counts
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S: Final = 1.0
 ANSWER_TIMEOUT_MS: Final = 2_000
+CONNECT_TIMEOUT_S: Final = 1.0
 ZOOKEEPER: Final = "ZooKeeper"
 NONE: Final = ReplicaCounts(0, 0, 0)
 
@@ -34,6 +37,8 @@ class Node:
     pid: int | None
     ended: str | None = None
     """How, for one that has."""
+    listens: bool = False
+    """One that has ended here, and was started again by somebody: a cluster counts on a killed one for some seconds."""
     start_again: str = ""
     log: str = ""
 
@@ -58,7 +63,7 @@ class ClusterView:
 
     def state(self, node: Node) -> str:
         if node.ended is not None:
-            return "runs elsewhere" if node.name in {*self.serving, self.active} else "ended"
+            return "runs elsewhere" if node.listens else "ended"
         if node.name == ZOOKEEPER or not self.answers:
             return "runs"
         if node.name.startswith("broker"):
@@ -89,7 +94,7 @@ def _draw(cluster: Cluster) -> None:
 
 def _views(cluster: Cluster) -> Iterator[tuple[ClusterView, list[str]]]:
     """Each with what has changed since the one before; all nodes had started before the first."""
-    looking = _Looking(cluster)
+    looking = Looking(cluster)
     before = ClusterView(serving=frozenset(f"broker {node}" for node in cluster.brokers))
     while True:
         view = looking.look()
@@ -150,13 +155,13 @@ def screen(view: ClusterView) -> Group:
     return Group("", table, Text(f"{summary}   Ctrl-C stops all", style="dim"))
 
 
-class _Looking:
+class Looking:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._ended: dict[str, str] = {}
 
     def look(self) -> ClusterView:
-        nodes = list(self._nodes())
+        nodes = list(self.nodes())
         try:
             with Admin(
                 {
@@ -188,7 +193,7 @@ class _Looking:
             out_of_sync=sum(len(one.in_sync_replicas) < len(one.replicas) for one in partitions),
         )
 
-    def _nodes(self) -> Iterator[Node]:
+    def nodes(self) -> Iterator[Node]:
         zookeeper = self._cluster.zookeeper
         if zookeeper is not None:
             log = str(zookeeper.folder / "server.log")
@@ -205,9 +210,18 @@ class _Looking:
                 process.bootstrap_servers,
                 process.pid if process.running else None,
                 self._ended.get(name),
+                name in self._ended and _listens(process.bootstrap_servers),
                 f"oncelog serve --config {self._cluster.settings_file(kind, int(number))}",
                 str(process.log_path),
             )
+
+
+def _listens(address: str) -> bool:
+    try:
+        socket.create_connection(parse_address(address), timeout=CONNECT_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _how(code: int) -> str:

@@ -19,6 +19,7 @@ __all__ = [
     "count_of",
     "json_line",
     "output_option",
+    "print_command",
     "print_json",
     "print_lines",
     "print_table",
@@ -26,6 +27,7 @@ __all__ = [
     "show_bytes",
     "show_duration",
     "show_time",
+    "with_name",
     "wrapped",
 ]
 
@@ -68,6 +70,20 @@ def wrapped(text: str, indent: int) -> list[str]:
 
 def print_wrapped(text: str, indent: int) -> None:
     print_lines(wrapped(text, indent))
+
+
+def with_name(before: str, name: str, behind: str = "") -> str:
+    """A line with a name in it, which is shortened in the middle where the line is too long for the terminal."""
+    columns = columns_of(sys.stdout) or sys.maxsize
+    return before + shortened(name, max(columns - len(before) - len(behind), TEXT_COLUMNS_MIN)) + behind
+
+
+def print_command(before: str, command: str) -> None:
+    """A command behind a text, in a line of its own where both have no room. It is to be copied, so it stays whole."""
+    line = f"{before} {command}"
+    indent = len(before) - len(before.lstrip()) + 2
+    has_room = len(line) <= (columns_of(sys.stdout) or sys.maxsize)
+    print_lines([line] if has_room else [before, " " * indent + command])
 
 
 def print_table(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from oncelog.cli.content_types import ContentTypes
+from oncelog.cli.content_types import BY_SCHEMA, ContentType, ContentTypes
 from oncelog.cli.output import json_line, show_time
 from oncelog.core.content import shown
 
@@ -69,18 +69,19 @@ def _typed_text(name: str, types: ContentTypes) -> Callable[[Any], bytes] | None
         return None
 
     def show(record: Any) -> bytes:
-        data = getattr(record, name)
-        return b"" if data is None else _of_type(record, name, kind.text, kind.in_full(record.headers, name, data))
+        return b"" if getattr(record, name) is None else _of_type(record, name, kind, kind.text)
 
     return show
 
 
-def _of_type(record: ConsumerRecord, name: str, decode: Callable[[bytes], T], data: bytes) -> T:
+def _of_type(record: ConsumerRecord, name: str, kind: ContentType, decode: Callable[[bytes], T]) -> T:
     try:
-        return decode(data)
+        return decode(kind.in_full(record.headers, name, getattr(record, name)))
     except ValueError as error:
         place = f"{record.topic}-{record.partition}, offset {record.offset}"
-        raise click.ClickException(f"{place}: the {name} is not what --{name}-type says: {error}") from error
+        # That a value has a schema is said by --schema-registry alone, too.
+        problem = "cannot be read by --schema-registry" if kind.name == BY_SCHEMA else f"is not what --{name}-type says"
+        raise click.ClickException(f"{place}: the {name} {problem}: {error}") from error
 
 
 _FIELDS: Final[dict[str, Callable[[Any], bytes]]] = {
@@ -100,7 +101,7 @@ def json_format(types: ContentTypes) -> Format:
         kind, data = types.of(name), getattr(record, name)
         if kind is None or data is None:
             return shown(name, data)
-        return {name: _of_type(record, name, kind.decode, kind.in_full(record.headers, name, data))}
+        return {name: _of_type(record, name, kind, kind.decode)}
 
     def show(record: ConsumerRecord) -> bytes:
         row: dict[str, Any] = {

@@ -24,11 +24,14 @@ from oncelog.cli.output import (
     count_of,
     json_line,
     output_option,
+    print_command,
     print_json,
     print_lines,
     print_table,
+    print_wrapped,
     show_duration,
     show_time,
+    with_name,
 )
 from oncelog.cli.parsing import IntRange
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -40,6 +43,10 @@ if TYPE_CHECKING:
 _IDS = click.argument(
     "ids", nargs=-1, required=True, metavar="TRANSACTIONAL_ID...", shell_complete=complete_transactional_ids
 )
+
+
+_INDENT = len("  partitions  ")
+"""What is told of an id is in a column."""
 
 
 def _states(_context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -121,15 +128,17 @@ def describe_command(access: ClusterAccess, ids: tuple[str, ...], output: str) -
     for transactional_id in ids:
         found = described[transactional_id]
         age = age_ms(found, now_ms)
-        click.echo(f"{transactional_id}  {found.state}  producer {found.producer_id} epoch {found.producer_epoch}")
+        behind = f"  {found.state}  producer {found.producer_id} epoch {found.producer_epoch}"
+        click.echo(with_name("", transactional_id, behind))
         click.echo(f"  coordinator {found.coordinator}")
         click.echo(f"  time-out    {show_duration(found.timeout_ms)}")
         if age is not None and found.state in OPEN_STATES:
             left = found.timeout_ms - age
             ends = f"aborted by its coordinator in {show_duration(left)}" if left > 0 else "its time-out has passed"
-            click.echo(f"  open since  {show_time(found.start_time_ms)} ({show_duration(age)}), {ends}")
+            print_wrapped(f"  open since  {show_time(found.start_time_ms)} ({show_duration(age)}), {ends}", _INDENT)
         if found.partitions:
-            click.echo(f"  partitions  {', '.join(map(str, sorted(found.partitions)))}")
+            names = [with_name(" " * _INDENT, str(name), ",").strip() for name in sorted(found.partitions)]
+            print_wrapped(f"  partitions  {' '.join(names).removesuffix(',')}", _INDENT)
 
 
 def _require_ids(admin: Admin, ids: Iterable[str]) -> None:
@@ -188,28 +197,30 @@ def _open_row(access: ClusterAccess, found: OpenTransaction, now_ms: int) -> dic
 
 def _print_held(access: ClusterAccess, held: HeldBackPartition, waiting: int | None, now_ms: int) -> None:
     how_many = count_of(waiting, "record") if waiting is not None else "more than a million offsets"
-    click.echo(
-        f"{held.partition}: the last stable offset is {held.offsets.last_stable}, the end is {held.offsets.end}: "
-        f"{how_many} {'waits' if waiting == 1 else 'wait'}"
+    print_wrapped(
+        f"{with_name('', str(held.partition), ':')} the last stable offset is {held.offsets.last_stable}, "
+        f"the end is {held.offsets.end}: {how_many} {'waits' if waiting == 1 else 'wait'}",
+        2,
     )
     if not held.blocking:
         click.echo("  the marker of the transaction is there, and waits for the high watermark to pass it")
     for found in held.blocking:
         _print_blocking(access, found, now_ms)
     for found in held.open_after:
-        name = found.transactional_id or found.producer.producer_id
-        click.echo(f"  also open, from offset {found.start_offset} on: {name}")
+        name = found.transactional_id or str(found.producer.producer_id)
+        click.echo(with_name(f"  also open, from offset {found.start_offset} on: ", name))
 
 
 def _print_blocking(access: ClusterAccess, found: OpenTransaction, now_ms: int) -> None:
     producer = found.producer
     name = found.transactional_id or "unknown transactional id"
-    click.echo(f"  held back by {name}, producer {producer.producer_id} epoch {producer.producer_epoch}")
+    behind = f", producer {producer.producer_id} epoch {producer.producer_epoch}"
+    click.echo(with_name("  held back by ", name, behind))
     age = found.age_ms(now_ms)
     if age is not None:
         click.echo(f"    open for {show_duration(age)}, from offset {found.start_offset} on")
     if found.is_hanging:
-        click.echo(f"    HANGING: {found.why_hanging}; no coordinator will ever end it")
+        print_wrapped(f"    HANGING: {found.why_hanging}; no coordinator will ever end it", 6)
     elif found.is_hidden:
         click.echo("    ACLs hide its transactional id from you: its coordinator may end it")
     elif found.is_decided:
@@ -221,9 +232,9 @@ def _print_blocking(access: ClusterAccess, found: OpenTransaction, now_ms: int) 
             if timeout > age
             else "is about to abort it: the time-out has passed"
         )
-        click.echo(f"    its coordinator {soon} (time-out {show_duration(timeout)})")
+        print_wrapped(f"    its coordinator {soon} (time-out {show_duration(timeout)})", 6)
     if found.remedy:
-        click.echo(f"    to end it now: {access.command(*found.remedy)}")
+        print_command("    to end it now:", access.command(*found.remedy))
 
 
 @txn_command.command("hanging")
@@ -255,11 +266,13 @@ def hanging_command(access: ClusterAccess, topics: tuple[str, ...], older_than: 
     else:
         for txn in hanging:
             age = txn.age_ms(now_ms)
-            click.echo(
-                f"{txn.partition} from offset {txn.start_offset}: producer {txn.producer.producer_id} epoch "
-                f"{txn.producer.producer_epoch}, last written {show_duration(age or 0)} ago: {txn.why_hanging}"
+            print_wrapped(
+                f"{with_name('', str(txn.partition))} from offset {txn.start_offset}: producer "
+                f"{txn.producer.producer_id} epoch {txn.producer.producer_epoch}, last written "
+                f"{show_duration(age or 0)} ago: {txn.why_hanging}",
+                2,
             )
-            click.echo(f"  to end it: {access.command(*txn.remedy)}")
+            print_command("  to end it:", access.command(*txn.remedy))
     raise SystemExit(1 if hanging else 0)
 
 

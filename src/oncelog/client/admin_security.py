@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from oncelog.client.admin_base import AdminBase, raise_first
 from oncelog.client.attempts import Attempts
 from oncelog.core.errors import ErrorCode
+from oncelog.core.open_enum import member_of
 from oncelog.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -85,7 +86,9 @@ class SecurityAdmin(AdminBase):
         raise_first([(response.error_code, "users", response.error_message)])
         raise_first((result.error_code, f"user {result.user}", result.error_message) for result in response.results)
         return {
-            result.user: {ScramMechanism(info.mechanism): info.iterations for info in result.credential_infos}
+            result.user: {
+                member_of(ScramMechanism, info.mechanism): info.iterations for info in result.credential_infos
+            }
             for result in response.results
         }
 
@@ -137,7 +140,7 @@ class SecurityAdmin(AdminBase):
         request = DescribeAclsRequest(**_filter_fields(wanted or AclFilter()))
         response = await self._ask_any(request, DescribeAclsResponse)
         raise_first([(response.error_code, "ACLs", response.error_message)])
-        return [_described(resource, acl) for resource in response.resources for acl in resource.acls]
+        return [_acl(resource, acl) for resource in response.resources for acl in resource.acls]
 
     async def delete_acls(self, filters: Iterable[AclFilter]) -> list[Acl]:
         """Delete the ACLs that match any of the filters.
@@ -150,7 +153,7 @@ class SecurityAdmin(AdminBase):
         raise_first(((result.error_code, "ACLs", result.error_message) for result in response.filter_results), attempts)
         matching = [acl for result in response.filter_results for acl in result.matching_acls]
         raise_first((acl.error_code, "ACL", acl.error_message) for acl in matching)
-        return list(dict.fromkeys(map(_deleted, matching)))
+        return list(dict.fromkeys(_acl(acl, acl) for acl in matching))
 
     async def describe_client_quotas(self, entity: Mapping[str, str | None] | None = None) -> list[ClientQuotas]:
         """The quotas of an entity, also together with others, as of a user with a client id; or all.
@@ -209,25 +212,14 @@ def _filter_fields(wanted: AclFilter) -> dict[str, Any]:
     }
 
 
-def _described(resource: DescribeAclsResource, acl: AclDescription) -> Acl:
+def _acl(resource: DescribeAclsResource | DeleteAclsMatchingAcl, acl: AclDescription | DeleteAclsMatchingAcl) -> Acl:
+    """Newer brokers may have kinds that are not known here."""
     return Acl(
-        Resource(resource.resource_type),
+        member_of(Resource, resource.resource_type),
         resource.resource_name,
-        Pattern(resource.pattern_type),
+        member_of(Pattern, resource.pattern_type),
         acl.principal,
         acl.host,
-        Operation(acl.operation),
-        Permission(acl.permission_type),
-    )
-
-
-def _deleted(acl: DeleteAclsMatchingAcl) -> Acl:
-    return Acl(
-        Resource(acl.resource_type),
-        acl.resource_name,
-        Pattern(acl.pattern_type),
-        acl.principal,
-        acl.host,
-        Operation(acl.operation),
-        Permission(acl.permission_type),
+        member_of(Operation, acl.operation),
+        member_of(Permission, acl.permission_type),
     )

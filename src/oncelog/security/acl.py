@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -168,7 +168,7 @@ class AclAuthorizer:
         self._acls: dict[Acl, None] = {}
         self._literal: dict[tuple[Resource, str], list[Acl]] = {}
         self._prefixed: dict[tuple[Resource, str], list[Acl]] = {}
-        self._prefix_lengths: dict[Resource, Counter[int]] = {resource: Counter() for resource in Resource}
+        self._prefix_lengths: defaultdict[Resource, Counter[int]] = defaultdict(Counter)
         """How many prefixes of a length there are."""
         self._memo: dict[_Question, bool] = {}
         for acl in acls:

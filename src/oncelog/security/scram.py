@@ -58,6 +58,9 @@ _CLIENT_FINAL: Final = re.compile(
 )
 
 
+_SASL_NAMES: Final = {1: SCRAM_SHA_256, 2: SCRAM_SHA_512}
+
+
 class ScramMechanism(IntEnum):
     """The number is that of the protocol and of Kafka's records."""
 
@@ -66,7 +69,7 @@ class ScramMechanism(IntEnum):
 
     @property
     def sasl_name(self) -> str:
-        return SCRAM_SHA_256 if self is ScramMechanism.SHA_256 else SCRAM_SHA_512
+        return _SASL_NAMES.get(self, self.name)  # another broker may have one that is not known here
 
     @property
     def hash_name(self) -> str:

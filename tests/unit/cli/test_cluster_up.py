@@ -23,10 +23,11 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from oncelog.cli.cluster_watch import ClusterView, Node, changes, screen
+from oncelog.cli.cluster_watch import ClusterView, Looking, Node, changes, screen
 from oncelog.cli.main import cli
 from oncelog.monitoring.brokers import ReplicaCounts
 from oncelog.testing.cluster_plan import ClusterPlan
+from oncelog.testing.local_cluster import Cluster
 from tests.unit.testing.test_janitor import runs
 
 READY = "oncelog cluster ready on "
@@ -85,6 +86,7 @@ def test_it_says_what_dies_and_stops_together(tmp_path: Path) -> None:
         said = up.line_with("broker 2 was ended by SIGKILL")
         assert f"oncelog serve --config {folder / 'broker-2.properties'}" in said
         assert up.stop() == 0
+        up.line_with("stopping brokers and controllers; Ctrl-C again kills them")
     assert not any(map(runs, nodes.values()))
     assert (folder / "broker-1" / ".kafka_cleanshutdown").exists()
 
@@ -181,9 +183,20 @@ def test_a_node_that_nobody_tells_about_just_runs() -> None:
     assert [silent.state(node) for node in NODES] == ["runs"] * 3
     away = replace(NODES[2], ended="was ended by SIGKILL")
     assert replace(CALM, serving=frozenset()).state(away) == "ended"
-    assert CALM.state(away) == "runs elsewhere", "somebody has started it again"
-    assert CALM.state(replace(NODES[0], ended="was ended by SIGKILL")) == "runs elsewhere"
+    assert CALM.state(away) == "ended", "the cluster counts on it until its session ends"
+    assert CALM.state(replace(NODES[0], ended="was ended by SIGKILL")) == "ended"
+    assert CALM.state(replace(away, listens=True)) == "runs elsewhere", "somebody has started it again"
     assert replace(CALM, serving=frozenset()).state(NODES[2]) == "not in the cluster"
+
+
+def test_a_node_that_was_started_again_elsewhere_is_known_by_its_port(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        cluster = Cluster(tmp_path, ClusterPlan.new(1, 1).with_these_ports([elsewhere.getsockname()[1], 1]))
+        for process in cluster.nodes.values():
+            process.bootstrap_servers = f"127.0.0.1:{process.port}"
+            process.wait_for_exit = lambda _: -signal.SIGKILL  # type: ignore[method-assign, assignment]
+        assert [CALM.state(node) for node in Looking(cluster).nodes()] == ["ended", "runs elsewhere"]
+    assert [CALM.state(node) for node in Looking(cluster).nodes()] == ["ended", "ended"]
 
 
 def test_the_screen_shows_who_is_active_and_who_leads_how_much() -> None:

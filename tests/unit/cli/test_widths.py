@@ -12,7 +12,7 @@ from rich.console import Console
 
 from oncelog.cli import timeline_view
 from oncelog.cli.main import cli
-from oncelog.client import Producer
+from oncelog.client import Admin, NewTopic, Producer
 from oncelog.core.ids import TopicPartition
 from oncelog.inspection.transactions import PartitionHistory
 from oncelog.monitoring.transaction_spans import TransactionOutcome, TransactionSpan
@@ -61,6 +61,33 @@ def test_the_size_of_a_cluster_fits(shared_broker: BrokerProcess, transactional:
     assert code == 0
     assert "more of internal topics metadata.version=" in " ".join(shown.split())
     assert max(map(len, shown.splitlines())) <= COLUMNS
+
+
+def test_transactions_with_long_names_fit(
+    shared_broker: BrokerProcess, admin: Admin, transactional: Callable[..., Producer], name: str
+) -> None:
+    topic, later, servers = f"{LONG_ID}-{name}", f"{LONG_ID}-later-{name}", shared_broker.bootstrap_servers
+    admin.create_topics([NewTopic(topic, 3), f"{topic}-{LONG_ID}"])
+    for transactional_id in (topic, later):
+        producer = transactional(transactional_id)
+        producer.begin_transaction()
+        for partition in range(3):
+            producer.send(topic, b"x", partition=partition).result(10)
+        producer.send(f"{topic}-{LONG_ID}", b"x").result(10)
+    code, described = on_a_terminal(["txn", "describe", topic, "-b", servers], COLUMNS)
+    assert code == 0
+    code, blocking = on_a_terminal(["txn", "blocking", topic, f"{topic}-{LONG_ID}", "-b", servers], COLUMNS)
+    assert code == 0
+    for shown in (described, blocking):
+        assert "…" in shown
+        commands = [line for line in shown.splitlines() if line.startswith("      oncelog txn fence ")]
+        assert len(commands) == (4 if shown is blocking else 0)
+        assert all(topic in line or later in line for line in commands), "a command is to be copied: it stays whole"
+        assert [line for line in shown.splitlines() if len(line) > COLUMNS and line not in commands] == []
+    assert f"{name}-2," in described
+    piped = CliRunner().invoke(cli, ["txn", "describe", topic, "-b", servers]).output
+    assert piped.splitlines()[0].startswith(f"{topic}  Ongoing  producer ")
+    assert piped.splitlines()[-1].endswith(f"{topic}-{LONG_ID}-0")
 
 
 def test_a_word_is_no_number(run: Callable[..., Result]) -> None:
