@@ -13,6 +13,7 @@ import pytest
 from oncelog.spark.micro_batch import MicroBatch
 from oncelog.spark.postgres_table import PostgresTableSink, Staged, Target, copy_to_stage
 from oncelog.spark.resume import NewCheckpoint
+from oncelog.spark.written_batches import LastBatch
 
 
 class Driver:
@@ -24,12 +25,12 @@ class Driver:
         attempt = uuid.uuid4().hex
         batch = MicroBatch("query", number, "/checkpoint", None, {})
         with self.target.connect(autocommit=True) as connection:
-            written = self.sink._written_before(connection, batch)
+            last = self.sink._last_batch(connection, batch)
             columns = [pa.array(values) for values in zip(*rows, strict=True)]
             found = pa.RecordBatch.from_arrays(columns, list(self.target.columns))
             count = copy_to_stage(self.target, [found], (attempt, 0, 1))
             between()
-            self.sink._commit(connection, batch, written, attempt, [Staged(0, 1, count)])
+            self.sink._commit(connection, batch, LastBatch(number), last.number, attempt, [Staged(0, 1, count)])
 
     def execute(self, sql: str) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.target.url, autocommit=True) as connection:
