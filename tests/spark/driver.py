@@ -1,5 +1,7 @@
 """A driver in a process of its own, so that it can die: copies a topic, or counts its records by key, exactly once.
 
+"counts" is what each record counts for.
+
 python -m tests.spark.driver '{"master": ..., "servers": ..., ...}'
 """
 
@@ -66,7 +68,8 @@ def main() -> None:
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "400", **order.get("options", {})}
     rows = reader.options(subscribe=order["source"], **options).load().select("key", "value")
     if order.get("counts"):
-        rows = rows.groupBy("key").count().selectExpr("key", "cast(count as string) as value")
+        ones = rows.selectExpr("key", f"{order['counts']}L as n")
+        rows = ones.groupBy("key").sum("n").selectExpr("key", "cast(`sum(n)` as string) as value")
     query = (
         oncelog.spark.write_stream(
             rows,
