@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from oncelog.child_process import ChildProcess
 from oncelog.spark.standalone_cluster import StandaloneCluster
 from tests.spark.home import make_unzipped_home
 from tests.spark.kafka import Kafka
@@ -56,6 +57,26 @@ def run_driver(**order: Any) -> int:
             break
     assert done.returncode in (0, -signal.SIGKILL), done.stderr[-4000:]
     return done.returncode
+
+
+def test_executors_are_found_whatever_the_width_of_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ps cuts its lines where COLUMNS is set, and the name of an executor's class stands behind a long class path."""
+    monkeypatch.setenv("COLUMNS", "80")
+    arguments = ["-cp", "x" * 200, "org.apache.spark.executor.CoarseGrainedExecutorBackend"]
+    executor = [sys.executable, "-c", "print('up', flush=True); input()", *arguments]
+    program = f"import subprocess; subprocess.run({executor!r})"
+    worker = ChildProcess[bytes]([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert worker.stdin is not None and worker.stdout is not None
+    with worker.stdin as to_executor, worker.stdout as said:
+        assert said.readline() == b"up\n"
+        cluster = StandaloneCluster(tmp_path)
+        cluster._processes = [ChildProcess[bytes](["true"]), worker]
+        found = cluster.executor_pids()
+        to_executor.write(b"\n")
+    assert [process.end_within(10) for process in cluster._processes] == [0, 0]
+    assert len(found) == 1
 
 
 def _environment(home: Path) -> dict[str, str]:

@@ -97,7 +97,9 @@ class StandaloneCluster:
     def executor_pids(self) -> list[int]:
         """The executors that run now, as processes of the workers."""
         workers = {process.pid for process in self._processes[1:]}
-        listing = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+        listing = subprocess.run(
+            ["ps", "-ww", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+        ).stdout
         found = []
         for line in listing.splitlines():
             pid, parent, command = line.split(None, 2)
