@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from oncelog.child_process import ChildProcess
+from oncelog.janitor import janitor
 from oncelog.spark.java import use_java
 
 START_TIMEOUT_S = 180.0
@@ -80,6 +81,7 @@ class StandaloneCluster:
                 start_new_session=True,
             )
         self._processes.append(process)
+        janitor.take("group", process.pid)  # with the executors of a worker
 
     def _log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
@@ -97,7 +99,7 @@ class StandaloneCluster:
     def executor_pids(self) -> list[int]:
         """The executors that run now, as processes of the workers."""
         workers = {process.pid for process in self._processes[1:]}
-        listing = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+        listing = subprocess.run(["ps", "-wweo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
         found = []
         for line in listing.splitlines():
             pid, parent, command = line.split(None, 2)
@@ -119,6 +121,7 @@ class StandaloneCluster:
                 process.terminate()
         for process in reversed(self._processes):
             process.end_within(10)
+            janitor.leave("group", process.pid)
         self._processes.clear()
 
     def __enter__(self) -> Self:
