@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from oncelog.testing.janitor import janitor
+from oncelog.janitor import janitor
 from peers.kafka.jars import (
     QUICK_OPTIONS,
     WRITE_CLASSES,

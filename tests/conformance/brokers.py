@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from oncelog.testing.janitor import janitor
+from oncelog.janitor import janitor
 from peers.kafka.jars import QUICK_OPTIONS
 from peers.kafka.kafka import KafkaServer, free_port, kafka_available
 from tests.conformance.wire import Wire

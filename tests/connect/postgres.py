@@ -18,7 +18,7 @@ from typing import Any
 
 import psycopg
 
-from oncelog.testing.janitor import janitor
+from oncelog.janitor import janitor
 
 
 def installations() -> list[Path]:

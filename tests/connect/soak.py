@@ -27,8 +27,8 @@ from oncelog.client import Admin, NewTopic
 from oncelog.connect.kinds import Kind, PostgresSinkKind, PostgresSourceKind
 from oncelog.connect.settings import sink_settings, source_settings
 from oncelog.connect.supervisor import SupervisedConnector
+from oncelog.janitor import janitor
 from oncelog.testing.broker import BrokerProcess, broker
-from oncelog.testing.janitor import janitor
 from tests.connect.children import Child
 from tests.connect.postgres import PostgresServer, postgres_server
 from tests.connect.soak_middle import Middle

@@ -18,7 +18,7 @@ import pytest
 from oncelog.client import Producer
 from oncelog.connect.progress import Status
 from oncelog.connect.status_topic import STATUS_TOPIC, StatusWriter, read_status
-from oncelog.testing.janitor import janitor
+from oncelog.janitor import janitor
 from tests.waiting import wait_until
 
 FILE = """

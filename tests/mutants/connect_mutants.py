@@ -168,8 +168,8 @@ CONNECT_MUTANTS = [
     Mutant(
         "commits of Delta do not name the owner",
         "oncelog.spark.delta_table",
-        "        self._commit(version, identifiers, files, note)\n",
-        "        self._commit(version, {self._app(query): batch}, files, note)\n",
+        "        self._commit(version, self._identifiers(query, owner, batch), files, note)\n",
+        "        self._commit(version, {self._app(query): batch.number}, files, note)\n",
         (_LAKES,),
     ),
     Mutant(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from oncelog.child_process import ChildProcess
+from oncelog.janitor import janitor
 from oncelog.spark.java import use_java
 
 START_TIMEOUT_S = 180.0
@@ -80,6 +81,7 @@ class StandaloneCluster:
                 start_new_session=True,
             )
         self._processes.append(process)
+        janitor.take("group", process.pid)  # with the executors of a worker
 
     def _log(self, name: str) -> Path:
         return self.folder / f"{name}.log"
@@ -121,6 +123,7 @@ class StandaloneCluster:
                 process.terminate()
         for process in reversed(self._processes):
             process.end_within(10)
+            janitor.leave("group", process.pid)
         self._processes.clear()
 
     def __enter__(self) -> Self:

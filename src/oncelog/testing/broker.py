@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from oncelog.child_process import ChildProcess
-from oncelog.testing.janitor import janitor
+from oncelog.janitor import janitor
 from oncelog.testing.launcher import LaunchedProcess, launcher
 
 if TYPE_CHECKING:

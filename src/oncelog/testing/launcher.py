@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Final
 
 from oncelog.child_process import ChildProcess
-from oncelog.testing.janitor import end_group, janitor
+from oncelog.janitor import end_group, janitor
 
 _PROGRAM: Final = __file__.removesuffix("launcher.py") + "forking.py"
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from oncelog.child_process import ChildProcess
-from oncelog.testing.janitor import janitor
+from oncelog.janitor import janitor
 
 MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 READY_TIMEOUT_S: Final = 90.0

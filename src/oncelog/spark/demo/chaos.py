@@ -17,6 +17,7 @@ from pathlib import Path
 
 from oncelog.child_process import ChildProcess
 from oncelog.client import ClientConfig, IsolationLevel, WorkerClient
+from oncelog.janitor import janitor
 from oncelog.spark.demo.driver import DriverOrder
 from oncelog.spark.demo.events import EventLog
 from oncelog.spark.demo.nodes import Nodes
@@ -47,6 +48,7 @@ class DriverProcess:
         self.starts = 0
 
     def start(self) -> None:
+        self.kill()  # one that has failed: it is no longer to be looked after
         command = [sys.executable, "-m", "oncelog.spark.demo.driver", self._order.to_text()]
         near = self._order.master.startswith("local") or "127.0.0.1" in self._order.master
         environment = {**({"SPARK_LOCAL_IP": "127.0.0.1"} if near else {}), **os.environ}
@@ -54,6 +56,7 @@ class DriverProcess:
             self._process = ChildProcess(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
             )
+        janitor.take("group", self._process.pid)
         self.starts += 1
         self._order.events.add("driver", "up")
 
@@ -61,9 +64,12 @@ class DriverProcess:
         return None if self._process is None else self._process.poll()
 
     def kill(self) -> None:
-        if self._process is not None and self._process.poll() is None:
+        if self._process is None:
+            return
+        if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+        janitor.leave("group", self._process.pid)
 
     def log_tail(self) -> str:
         return self._log.read_text(errors="replace")[-3000:]

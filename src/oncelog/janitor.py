@@ -1,10 +1,10 @@
-"""What a test process leaves behind, removed however that process dies.
+"""What a process leaves behind, such as one that runs tests or the demo, removed however that process dies.
 
 A process that is killed cannot clean up, and a broker that is stopped cannot either. So each process that starts
-brokers has a janitor, a small process that knows every broker, the launcher and every temporary folder. When its owner
-is gone, it kills the launcher with all brokers that it has forked or is about to fork, then the remaining brokers, and
-then removes the remaining folders. It runs in its own session, so that a signal to the owner's process group or
-terminal does not reach it.
+brokers has a janitor, a small process that knows every broker, the launcher, Spark's master, workers and driver, and
+every temporary folder. When its owner is gone, it kills groups, such as the launcher with all brokers that it has
+forked or is about to fork, then the remaining brokers, and then removes the remaining folders. It runs in its own
+session, so that a signal to the owner's process group or terminal does not reach it.
 
 This file is also the janitor's program, and imports nothing but the standard library. What is not needed to start the
 launcher is imported by the functions that use it: a first broker waits for everything before that.
@@ -139,7 +139,7 @@ class _Charges:
 
 
 def end_group(leader: int) -> None:
-    """Kills all processes of a group and waits until none of them runs. Linux only, as the launcher is."""
+    """Kills all processes of a group and waits until none of them runs; on Linux alone, it waits."""
     deadline_s = time.monotonic() + END_TIMEOUT_S
     with contextlib.suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
