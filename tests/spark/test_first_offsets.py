@@ -118,7 +118,7 @@ def test_a_driver_killed_in_its_first_batch_from_committed_is_followed_by_one_wi
         "id": group,
         "checkpoint": checkpoint,
         "options": {"startingOffsets": "committed", "kafka.group.id": group},
-        "counts": True,
+        "counts": 1,
     }
     assert run_driver(**order, die_at="after_commit", die_at_hit=1) == -signal.SIGKILL
     assert kafka.values(target) == [b"100"]
