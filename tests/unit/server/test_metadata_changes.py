@@ -193,6 +193,8 @@ def test_the_folders_of_a_deleted_topic_are_renamed_by_the_worker_with_one_fsync
     worker.finish_one()
     assert not list(node.folder.glob("there-*[0-9]"))
     assert len(fsyncs) == 1, "for all folders"
+    assert not changes[1].is_answered, "a checkpoint is written without them first"
+    worker.finish(node.clock)
     assert changes[1].code is ErrorCode.NONE
     changes.append(creation(node, "there"))
     worker.finish(node.clock)
