@@ -374,6 +374,22 @@ def test_a_pipeline_shows_attempts_with_their_batches(
     assert browser.get("/pipelines/no-such-group").status == 404
 
 
+def test_a_pipeline_that_names_no_transactional_id_is_not_said_to_commit_output_with_input(
+    browser: Browser, topic: str, transactional: Transactional
+) -> None:
+    """The demo's query that writes at most once is one."""
+    producer, group = transactional(f"other-{topic}"), f"plain-{topic}"
+    producer.begin_transaction()
+    noted = OffsetAndMetadata(5, metadata=Note("query", 0).to_text())
+    producer.send_offsets_to_transaction({TopicPartition(topic, 0): noted}, group)
+    producer.commit_transaction()
+    wait_until(lambda: browser.get(f"/pipelines/{group}").status == 200)
+    text = browser.get(f"/pipelines/{group}").text
+    assert "Its notes name no transactional id" in text
+    assert "committed together" not in text
+    assert "compaction" not in text
+
+
 def test_a_page_of_messages_follows_the_end_until_it_is_paused(
     browser: Browser, topic: str, shared_broker: BrokerProcess
 ) -> None:
