@@ -32,6 +32,7 @@ from oncelog.protocol.messages.produce import PartitionProduceData, ProduceReque
 from oncelog.server import cleaning
 from oncelog.server.flusher import Flusher
 from oncelog.server.handlers import h00_produce
+from oncelog.server.removals import Removals
 from oncelog.storage import atomic_file, clean_shutdown, cleaner, deletions, flush_work, snapshot_files
 from oncelog.storage.log import Log, Origin
 from oncelog.storage.log_dir import LogDirError
@@ -439,6 +440,11 @@ def without_checkpoint_at_the_start(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("oncelog.storage.log_dir.LogDir.checkpoint", lambda *_: None)
 
 
+def without_checkpoint_after_a_deletion(patch: pytest.MonkeyPatch) -> None:
+    """As if it could not be written. It would sync the folder of all logs as well."""
+    patch.setattr(Removals, "_write_checkpoint", lambda _: Promise.resolved(None))
+
+
 def answers_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
     """Readers and coordinators wait as they should; who has produced is told too early."""
     patch.setattr(h00_produce._Produce, "_when_all_committed", lambda produce, uncommitted, response: response)
@@ -515,7 +521,11 @@ MISSED: list[tuple[str, Patch, Promised]] = [
     ("before a cleaning", without_flush_before_cleaning, compaction_removes_for_durable_records_only),
     ("cleaned segments", without(cleaner, "sync_path"), cleaned_segments),
     ("swap, before the cleaner's checkpoint", without(cleaning, "sync_path"), cleaned_segments),
-    ("deleted folder", without(deletions, "sync_path"), deleted_topics_stay_deleted),
+    (
+        "deleted folder",
+        both(without(deletions, "sync_path"), without_checkpoint_after_a_deletion),
+        deleted_topics_stay_deleted,
+    ),
     ("log starts", without_sync_of(lambda path: "log-start" in path.name), deleted_records_stay_deleted),
     ("batches before log starts", without_sync_of(is_of_batches), deleted_records_stay_deleted),
     ("snapshot before segments go", without(snapshot_files, "sync_path"), producers_of_deleted_records),

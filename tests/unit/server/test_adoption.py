@@ -419,7 +419,7 @@ def test_a_quorum_state_that_cannot_be_read_is_said_in_words(tmp_path: Path, is_
     (node.folder / "__cluster_metadata-0" / "quorum-state").write_bytes(b"")
     if not is_known:
         (node.folder / JOURNAL_FILE).unlink()
-    with pytest.raises(LogDirError, match=r"quorum-state cannot be read"):
+    with pytest.raises(LogDirError, match=r"quorum-state is empty or damaged .* Remove it"):
         BrokerInProcess(node.folder)
 
 
