@@ -13,7 +13,7 @@ from oncelog.client.admin import Admin
 from oncelog.client.admin_configs import ConfigResource
 from oncelog.core.config_resources import ResourceType
 from oncelog.core.errors import ErrorCode
-from oncelog.core.ids import INTERNAL_TOPICS, TopicPartition
+from oncelog.core.ids import INTERNAL_TOPICS, TopicPartition, uuid_to_text
 from oncelog.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
 from oncelog.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -21,7 +21,9 @@ from oncelog.protocol.messages.alter_user_scram_credentials import (
 )
 from oncelog.protocol.messages.create_acls import AclCreation, CreateAclsRequest
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
+from oncelog.server import controller_node
 from peers.kafka.dump import check_data_dir
+from peers.kafka.jars import run_java
 from peers.kafka.kafka import KafkaServer
 from tests.conformance.conftest import require
 from tests.unit.server.harness import BrokerInProcess
@@ -126,3 +128,40 @@ def test_apache_kafka_goes_on_with_the_folder_and_the_node_with_what_kafka_left(
     assert [(acl.principal, acl.name) for acl in metadata.acls] == [("User:eve", "t")]
     assert metadata.quotas == {(("user", "eve"),): {"producer_byte_rate": 1e6}}
     node.stop()
+
+
+def test_the_metadata_shell_of_apache_kafka_reads_the_log_and_its_snapshots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require("kafka")
+    node = begin(tmp_path)
+    fill(node)
+    topic_id = uuid_to_text(node.broker.metadata.topics["t"].topic_id)
+    folder = tmp_path / "__cluster_metadata-0"
+    check_by_shell(folder / "00000000000000000000.log", topic_id)
+    monkeypatch.setattr(controller_node, "SNAPSHOT_BATCHES", 1)
+    node.create("last", 1)
+    node.stop()
+    check_by_shell(max(folder.glob("*.checkpoint")), topic_id)
+
+
+def check_by_shell(file: Path, topic_id: str) -> None:
+    paths = told_by_shell(file, "find", "/image").split()
+    assert {
+        f"/image/topics/byId/{topic_id}/1",
+        "/image/topics/byName/t/1",
+        "/image/configs/TOPIC:t/retention.ms",
+        "/image/scram/SCRAM-SHA-256/eve",
+        "/image/clientQuotas/user(eve)/producer_byte_rate",
+        "/image/cluster/brokers/1",
+    } <= set(paths), file
+    assert [path for path in paths if path.startswith("/image/acls/byId/")], file
+    assert "leader=1," in told_by_shell(file, "cat", "/image/topics/byName/t/1")
+
+
+def told_by_shell(file: Path, *command: str) -> str:
+    """What one command of the shell prints. What it cannot read it logs, as it does the ends of every snapshot."""
+    done = run_java("org.apache.kafka.shell.MetadataShell", "--snapshot", str(file), *command)
+    errors = [line for line in done.stderr.splitlines() if "Ignoring control record with type SNAPSHOT_" not in line]
+    assert (done.returncode, errors) == (0, []), file
+    return done.stdout
