@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,6 +81,32 @@ def _exists(zookeeper: ZooKeeperEnsemble, path: str) -> bool:
     finally:
         client.stop()
         client.close()
+
+
+def test_a_connection_lost_while_the_chroot_is_made_is_no_refusal(zookeeper: ZooKeeperEnsemble, chroot: str) -> None:
+    """Also where this process was too busy to hear of it before the next connection was there."""
+    states, calls = States(), deque[Callable[[], None]]()
+
+    def work() -> None:
+        while calls:
+            calls.popleft()()
+
+    with proxies(zookeeper, 1) as (proxy,):
+        client = ZooKeeperClient(through(proxy, chroot), calls.append)
+        try:
+            client.start(states)
+            wait_until(lambda: calls)
+            proxy.is_answer_lost = True
+            work()
+            proxy.heal()
+            proxy.cut()
+            # The node has no answer, the connection is lost, there is another one.
+            wait_until(lambda: len(calls) >= 3)
+            work()
+            wait_until(lambda: work() or "connected" in states.seen)
+        finally:
+            client.close()
+    assert states.seen == ["the connection is lost", "connected"]
 
 
 def test_an_append_whose_answer_was_lost_is_confirmed_with_the_next_connection(

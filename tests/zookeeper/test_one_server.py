@@ -81,6 +81,37 @@ def test_operations_answer_as_the_fake_does(zookeeper: ZooKeeperEnsemble, chroot
         thread.stop()
 
 
+def test_a_node_that_is_watched_again_and_again_is_watched_once(zookeeper: ZooKeeperEnsemble, chroot: str) -> None:
+    """As a controller does with who is active, for months."""
+    thread = LoopThread()
+    states = States()
+    events: list[int] = []
+
+    class Watching:
+        def look(self) -> None:
+            events.append(1)
+
+    watching = Watching()
+    client = ZooKeeperClient(config_of(zookeeper, chroot), thread.loop.call_soon_threadsafe)
+    try:
+        thread.call(lambda: client.start(states))
+        wait_until(lambda: states.seen == ["connected"])
+        for _ in range(10):
+            assert thread.wait_for(lambda: client.watch("/a", watching.look)) is False
+        assert thread.wait_for(lambda: client.watch("/a", lambda: events.append(2))) is False
+        assert thread.wait_for(lambda: client.multi([Create("/a")])) is None
+        assert thread.wait_for(client.sync) is None
+        wait_until(lambda: 2 in events)
+        assert sorted(events) == [1, 2]
+        # An event ends it. Whoever goes on watching is told of the next one.
+        assert thread.wait_for(lambda: client.watch("/a", watching.look)) is True
+        assert thread.wait_for(lambda: client.multi([Delete("/a")])) is None
+        wait_until(lambda: sorted(events) == [1, 1, 2])
+    finally:
+        thread.call(client.close)
+        thread.stop()
+
+
 def test_the_session_time_is_what_the_server_has_agreed_to(zookeeper: ZooKeeperEnsemble, chroot: str) -> None:
     thread = LoopThread()
     states = States()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from oncelog.cluster.zookeeper import Check, Create, Lost, Node, Operation, Reason, Refused, Session, SetData
 from oncelog.core.address import parse_address
@@ -146,7 +146,7 @@ class ZooKeeperClient:
         return self._ask(self._client.sync_async(self._config.chroot or "/"), lambda _: None)
 
     def watch(self, path: str, on_event: Callable[[], None]) -> Promise[bool | Lost]:
-        result = self._client.exists_async(self._path(path), watch=lambda _: self._call(on_event))
+        result = self._client.exists_async(self._path(path), watch=_Watcher(self, on_event))
         return self._ask(result, lambda stat: stat is not None).map(lambda found: found or False)
 
     def _path(self, path: str) -> str:
@@ -214,15 +214,24 @@ class ZooKeeperClient:
         result.rawlink(lambda answered: self._call(lambda: self._on_level(levels, answered.exception)))
 
     def _on_level(self, levels: Sequence[str], error: Exception | None) -> None:
-        from kazoo.exceptions import NoAuthError, NodeExistsError
+        from kazoo.exceptions import (
+            AuthFailedError,
+            ConnectionClosedError,
+            ConnectionLoss,
+            NoAuthError,
+            NodeExistsError,
+            SessionExpiredError,
+        )
 
+        of_connection = (AuthFailedError, ConnectionClosedError, ConnectionLoss, SessionExpiredError)
         if error is None or isinstance(error, NodeExistsError):
             self._make_chroot(levels[1:])
         elif isinstance(error, NoAuthError):
             # Nothing may be made there. That is not asked for if somebody else has made it before.
             found = self._client.exists_async(levels[0])
             found.rawlink(lambda answered: self._call(lambda: self._on_closed_level(levels, error, answered)))
-        elif self._client.connected:
+        elif not isinstance(error, of_connection):
+            # The next connection begins anew, and may be there before this is heard of.
             self._refuse_level(levels[0], error)
 
     def _on_closed_level(self, levels: Sequence[str], error: Exception, answered: Any) -> None:
@@ -283,6 +292,17 @@ def _explained(error: Exception) -> str:
     if isinstance(error, InvalidACLError):
         return f"{text}; zookeeper.set.acl needs credentials that the server knows: oncelog.zookeeper.digest"
     return text
+
+
+class _Watcher(NamedTuple):
+    """kazoo keeps a set of them for each node until something happens there, which may take months: one that is equal
+    is not added to it."""
+
+    client: ZooKeeperClient
+    on_event: Callable[[], None]
+
+    def __call__(self, _: object) -> None:
+        self.client._call(self.on_event)
 
 
 class _NegotiatedTimeout(logging.Filter):
