@@ -69,6 +69,11 @@ class CommittedLog:
     def batches_since_snapshot(self) -> int:
         return len(self._batches)
 
+    @property
+    def last_batch(self) -> bytes | None:
+        """None if a snapshot has replaced all."""
+        return self._batches[-1] if self._batches else None
+
     def load(self, snapshot: Snapshot) -> None:
         """Begin anew behind a snapshot that was read."""
         end_offset, epoch = snapshot.name

@@ -15,6 +15,7 @@ any more. A multi that succeeded is the commit.
 - At a lost connection a controller leaves its office at once, because others may already see its node vanish. With the
   next connection it reads what was committed, and finds out there whether an append without an answer was written. Then
   it campaigns again. A node /controller of its own session is replaced, since it would block everybody.
+- A controller that does not find the last log node that it has read takes no office, and waits for it.
 - Whoever finds the next log node missing looks at /snapshot: if it is beyond that node, the log was cut.
 - A watch only means: look again.
 """
@@ -117,6 +118,7 @@ class ZooKeeperMetadataLog:
         self._job: _Job | None = None
         self._incomplete: SnapshotPointer | None = None
         """A snapshot that was not there when it was last read."""
+        self._lost_part: str | None = None
         self._silence: Timer | None = None
         self._retrial: Timer | None = None
 
@@ -335,8 +337,13 @@ class ZooKeeperMetadataLog:
     # In office
 
     async def _take_office(self) -> None:
+        problem = await self._lost()
         node = await self._get(EPOCH)
-        if node is None:
+        if problem is None and node is None:
+            problem = f"the node {EPOCH} is gone"
+        self._tell_lost(problem)
+        if problem is not None or node is None:
+            await self._pause()
             return
         leader = Leader(self.node_id, int(node.data) + 1, self._address)
         winning: list[Operation] = [
@@ -357,6 +364,34 @@ class ZooKeeperMetadataLog:
         except _Fenced as fenced:
             self._leave(str(fenced))
             await self._pause()
+
+    async def _lost(self) -> str | None:
+        """What is missing of that which this controller has read: somebody has deleted it, or restored an older copy.
+
+        It does not go on from there, since brokers have acted on the rest too.
+        """
+        while (number := self._next_number) > 0:
+            path = log_path(number - 1)
+            node = await self._get(path)
+            if node is not None:
+                last = self.committed.last_batch
+                return None if last in (None, batch_in(node.data)) else f"the node {path} is not the one that was read"
+            await self._read_to_end()
+            if self._next_number == number:
+                return f"the node {path} is gone"
+        return None
+
+    def _tell_lost(self, problem: str | None) -> None:
+        """Once, and this controller waits for it: with a restart it would go on from what is there."""
+        if problem is not None and problem != self._lost_part:
+            logger.error(
+                "the metadata log in ZooKeeper is not the one that this controller has read: %s. It waits until "
+                "the data of ZooKeeper is restored: see docs/cluster.md",
+                problem,
+            )
+        elif problem is None and self._lost_part is not None:
+            logger.info("the metadata log in ZooKeeper is complete again")
+        self._lost_part = problem
 
     async def _pause(self) -> None:
         over: Promise[None] = Promise()

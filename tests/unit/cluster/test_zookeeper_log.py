@@ -11,6 +11,7 @@ import pytest
 from oncelog.cluster import committed_log, zookeeper_appends, zookeeper_log, zookeeper_snapshots
 from oncelog.cluster.quorum_log import Leader
 from oncelog.cluster.zookeeper import Create, Delete, Lost, Operation, Reason, Refused, SetData
+from oncelog.cluster.zookeeper import Node as ZooKeeperNode
 from oncelog.cluster.zookeeper_log import ZooKeeperMetadataLog
 from oncelog.cluster.zookeeper_nodes import CONTROLLER, EPOCH, LOG, SNAPSHOT, SNAPSHOTS, part_path
 from oncelog.core.address import Address
@@ -56,6 +57,11 @@ class Strict(FakeZooKeeper):
         super().__init__(world.ensemble, process)
         self._closed = closed
         self.refused = 0
+        self.requests = 0
+
+    def get(self, path: str) -> Promise[ZooKeeperNode | Lost | None]:
+        self.requests += 1
+        return super().get(path)
 
     def multi(self, operations: Sequence[Operation]) -> Promise[Refused | Lost | None]:
         for position, operation in enumerate(operations):
@@ -580,6 +586,62 @@ def test_what_the_connection_reports_as_refused_is_a_fault(world: World) -> None
     assert not node.log.is_active
     world.run(5000)
     assert node.faults == ["the credentials are not accepted"]
+
+
+def delete_all(world: World) -> None:
+    """As an operator can do it: children first."""
+    for path in sorted(world.ensemble.paths(), key=len, reverse=True):
+        world.ensemble.commit([Delete(path)], 0)
+
+
+def test_controllers_wait_for_a_log_that_was_deleted_and_say_so(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = world.node(1), world.node(2)
+    first.appended("1")
+    delete_all(world)
+    world.run(60_000)
+    assert [first.log.is_active, second.log.is_active] == [False, False]
+    assert first.faults == second.faults == [], "with a restart they would begin an empty log"
+    told = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == 2, "once each"
+    assert "/log/00000000000000000001" in told[0]
+    assert first.zookeeper.requests + second.zookeeper.requests < 4000
+
+
+def test_a_log_that_was_restored_is_gone_on_with(world: World) -> None:
+    first, second = world.node(1), world.node(2)
+    first.appended("1")
+    first.appended("2")
+    *_, last = (path for path in world.ensemble.paths() if path.startswith(f"{LOG}/"))
+    lost = world.ensemble.read(last)
+    assert lost is not None
+    world.ensemble.commit([Delete(last), Delete(CONTROLLER)], 0)
+    world.run(5000)
+    # An older copy: nobody goes on from it, nor makes epochs up.
+    assert [first.log.is_active, second.log.is_active] == [False, False]
+    epoch = world.ensemble.read(EPOCH)
+    assert epoch is not None
+    assert epoch.data == b"1"
+    # Another controller may have gone on from it, with other contents.
+    world.ensemble.commit([Create(last, b"1 3 7\nother")], 0)
+    world.run(5000)
+    assert [first.log.is_active, second.log.is_active] == [False, False]
+    world.ensemble.commit([Delete(last)], 0)
+    world.ensemble.commit([Create(last, lost.data)], 0)
+    world.run(5000)
+    assert first.log.is_active or second.log.is_active
+    active = first if first.log.is_active else second
+    assert isinstance(active.appended("3"), int)
+    assert first.retention == second.retention == "3"
+
+
+def test_an_epoch_that_was_deleted_is_told(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    node = world.node(1)
+    node.appended("1")
+    world.ensemble.commit([Delete(EPOCH), Delete(CONTROLLER)], 0)
+    world.run(60_000)
+    assert not node.log.is_active
+    assert [record.message for record in caplog.records if "/epoch" in record.message and record.levelname == "ERROR"]
+    assert node.zookeeper.requests < 2000
 
 
 class Slow(Strict):
