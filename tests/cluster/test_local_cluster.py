@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,6 +36,20 @@ def test_a_broker_that_stands_still_is_fenced_and_comes_back(cluster: Cluster) -
     assert 2 not in cluster.wait.fenced(2)
     cluster.brokers[2].resume()
     assert 2 in cluster.wait.registered(2)
+
+
+def test_a_copied_folder_is_refused_and_no_controller_is_blamed(cluster: Cluster, tmp_path: Path) -> None:
+    copy = shutil.copytree(cluster.brokers[2].data_dir, tmp_path / "copy")
+    meta = copy / "meta.properties"
+    meta.write_text(meta.read_text().replace("node.id=2", "node.id=9"))
+    properties = tmp_path / "broker-9.properties"
+    kept = cluster.settings_file("broker", 2).read_text().replace("node.id=2", "node.id=9")
+    properties.write_text(f"{kept}log.dirs={copy}\nlisteners=PLAINTEXT://127.0.0.1:0\n")
+    command = [sys.executable, "-m", "oncelog", "serve", "--config", str(properties)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False)
+    assert ended.returncode == 1
+    assert "most likely was copied from another broker" in ended.stderr
+    assert "gives no answer" not in ended.stderr
 
 
 def test_it_goes_on_from_a_folder_that_was_given(tmp_path: Path) -> None:

@@ -70,10 +70,12 @@ class Membership:
             previous_epoch=broker.previous_epoch,
         )
         self.lifecycle = Lifecycle(identity, config.timing, broker.steady_ms())
-        self._life_timeout_ms = config.timing.session_timeout_ms // 2
+        self._session_timeout_ms = config.timing.session_timeout_ms
+        self._life_timeout_ms = self._session_timeout_ms // 2
         self._quorum_pump = Pump(broker.scheduler, self._poll_quorum)
         self._life_pump = Pump(broker.scheduler, self._poll_life)
         self._errors = RepeatedErrors(log, logging.WARNING)
+        self._waits = RepeatedErrors(log, logging.INFO)
         self._applying: Steps[None] | None = None
         """An answer about the metadata log that is being applied. Nothing is asked meanwhile."""
         self.applied_offset = -1
@@ -151,7 +153,8 @@ class Membership:
         return 0 if wake_ms is None else wake_ms - now_ms
 
     def _on_quorum(self, number: int, address: tuple[str, int], answer: Answer) -> None:
-        if isinstance(answer, KafkaError):
+        is_over = self.ended.done or self._broker.stopped  # then it is this broker that closes connections
+        if isinstance(answer, KafkaError) and not is_over:
             self._errors.report(address, "controller %s:%d gives no answer: %s", *address, answer)
         elif getattr(answer, "error_code", ErrorCode.NONE) == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             self._errors.report(
@@ -246,6 +249,14 @@ class Membership:
     def _on_life(self, number: int, answer: Answer) -> None:
         now_ms = self._broker.steady_ms()
         if isinstance(answer, BrokerRegistrationResponse):
+            if answer.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+                self._waits.report(
+                    "session",
+                    "broker %d waits: the controller has a session of a broker with this id. If it is that of its last "
+                    "process, it is over in at most %d ms",
+                    self._broker.node_id,
+                    self._session_timeout_ms,
+                )
             self.lifecycle.on_registration(number, answer, now_ms, self.finalised)
         elif isinstance(answer, BrokerHeartbeatResponse):
             self.lifecycle.on_heartbeat(number, answer, now_ms)

@@ -588,6 +588,22 @@ def test_what_the_connection_reports_as_refused_is_a_fault(world: World) -> None
     assert node.faults == ["the credentials are not accepted"]
 
 
+def test_a_controller_that_waits_for_the_session_of_its_last_process_says_so(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Or of another one with its node.id, which nobody else would tell."""
+    caplog.set_level("INFO")
+    world.node(1).process.pause()
+    again = world.node(1)
+    world.run(SESSION_MS // 2)
+    assert not again.log.is_active
+    told = [record.message for record in caplog.records if "waits" in record.message]
+    assert len(told) == 1
+    assert "node.id 1 too" in told[0]
+    world.run(2 * SESSION_MS)
+    assert again.log.is_active
+
+
 def delete_all(world: World) -> None:
     """As an operator can do it: children first."""
     for path in sorted(world.ensemble.paths(), key=len, reverse=True):

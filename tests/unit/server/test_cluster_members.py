@@ -139,8 +139,9 @@ def test_the_next_leader_has_what_was_acknowledged_and_the_old_one_cuts_off_the_
 
 
 def test_a_broker_that_restarts_within_its_session_does_not_lead_before_it_is_registered(
-    new_cluster: Callable[..., VirtualCluster],
+    new_cluster: Callable[..., VirtualCluster], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     cluster = new_cluster()
     cluster.controller.create_topic("orders", [1, 2])
     committed(cluster, 1, "orders")
@@ -149,6 +150,8 @@ def test_a_broker_that_restarts_within_its_session_does_not_lead_before_it_is_re
     cluster.clock.advance_ms(5000)
     broker = cluster.nodes[1].running
     assert (cluster.leader("orders"), broker.partitions.opened("orders", 0)) == (1, None)
+    waits = [record for record in caplog.records if record.message.startswith("broker 1 waits: ")]
+    assert [record.levelname for record in waits] == ["INFO"], "once"
     cluster.controller.fence(1)
     cluster.until(lambda: sorted(cluster.isr("orders")) == [1, 2])
     assert cluster.leader("orders") == 2
