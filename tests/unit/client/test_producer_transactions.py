@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from oncelog.client.cluster import Cluster
-from oncelog.client.errors import AbortableError, ErrorCode, FatalError, IllegalState, KafkaError, TimedOut
+from oncelog.client.errors import (
+    AbortableError,
+    ErrorCode,
+    FatalError,
+    IllegalState,
+    KafkaError,
+    ProducerFenced,
+    TimedOut,
+)
 from oncelog.client.prepared_transaction import Completion, PreparedTransaction, resume
 from oncelog.client.producer_config import ProducerConfig
 from oncelog.client.producer_transactions import ProducerTransactions
@@ -29,7 +37,7 @@ class Coordinator:
 
     def __init__(self) -> None:
         self.epoch = -1
-        self.end_code = ErrorCode.NONE
+        self.end_code = self.init_code = ErrorCode.NONE
         self.described = TransactionState(error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
         self.network = ScriptedNetwork(self._answer)
         self.cluster = Cluster(CONFIG, self.network)
@@ -40,7 +48,7 @@ class Coordinator:
                 return FindCoordinatorResponse(node_id=1, host="one", port=1)
             case "InitProducerIdRequest":
                 self.epoch += 1
-                return InitProducerIdResponse(producer_id=7, producer_epoch=self.epoch)
+                return InitProducerIdResponse(error_code=self.init_code, producer_id=7, producer_epoch=self.epoch)
             case "EndTxnRequest":
                 return EndTxnResponse(error_code=self.end_code)
             case "DescribeTransactionsRequest":
@@ -120,6 +128,19 @@ def test_before_tv2_a_prepared_transaction_leaves_a_gap_of_one_epoch() -> None:
     assert transactions.client.identity.epoch == prepared.producer_epoch + 2
     with pytest.raises(IllegalState, match="nothing is prepared"):
         transactions.holds(prepared)
+
+
+def test_what_is_committed_is_not_called_fenced_because_the_next_epoch_is_refused() -> None:
+    coordinator = Coordinator()
+    transactions = begun(coordinator)
+    transactions._added.add(PLACE)
+    assert transactions.admits(PLACE)
+    transactions.prepare()
+    transactions.state.on(Event.COMMIT)
+    coordinator.init_code = ErrorCode.PRODUCER_FENCED
+    run(transactions.end(commit=True))
+    with pytest.raises(ProducerFenced):
+        transactions.begin()
 
 
 def state(name: str, epoch: int, producer_id: int = 7) -> TransactionState:
