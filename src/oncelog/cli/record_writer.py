@@ -144,7 +144,8 @@ class PlainWriter(RecordWriter):
             if error is None:
                 self._delivered(future.result())
             else:
-                undecided = undecided or not isinstance(error, KafkaError) or error.code in _UNDECIDED
+                is_decided = isinstance(error, KafkaError) and not error.in_doubt and error.code not in _UNDECIDED
+                undecided = undecided or not is_decided
         self._unchecked.clear()
         return self._outcome(undecided)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from oncelog.client.attempts import IN_DOUBT, Attempts
+from oncelog.client.attempts import Attempts, doubted
 from oncelog.client.cluster import Cluster
 from oncelog.client.connection import Connection
 from oncelog.client.deadline import Deadline
@@ -146,13 +146,10 @@ class AdminBase:
         return await self.cluster.retrying(type(request).__name__, attempt, self._deadline())
 
 
-def raise_first(
-    failures: Iterable[tuple[int, str, str | None]], attempts: Attempts | None = None, done: ErrorCode = ErrorCode.NONE
-) -> None:
+def raise_first(failures: Iterable[tuple[int, str, str | None]], attempts: Attempts | None = None) -> None:
     """Raise for the first failure of (code, what, message); the text names how many more there are.
 
-    `attempts` are given for changes: the text then tells how many of them were made all the same. `done` is the code
-    that a repetition meets after an attempt that was carried out.
+    `attempts` are given for changes: the text then tells how many of them were made all the same.
     """
     results = list(failures)
     failed = [(code, what, message) for code, what, message in results if code]
@@ -160,15 +157,14 @@ def raise_first(
         code, what, message = failed[0]
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         text = f"{what}: {message or 'refused'}{more}"
-        if attempts is not None:
-            # A broker that waits for others answers in time, also if they carry the request out later.
-            is_open = code == ErrorCode.REQUEST_TIMED_OUT or (attempts.in_doubt and code == done)
-            made = len(results) - len(failed)
-            notes = ([IN_DOUBT] if is_open else []) + ([f"the other {made} {_are(made)} done"] if made else [])
-            text = "; ".join([text.rstrip(".") if notes else text, *notes])
-            if code == ErrorCode.REQUEST_TIMED_OUT:
-                raise TimedOut(text, in_doubt=True)
-        raise error_of(code, text)
+        if attempts is None:
+            raise error_of(code, text)
+        if made := len(results) - len(failed):
+            text = f"{text.rstrip('.')}; the other {made} {_are(made)} done"
+        # A broker that waits for others answers in time, also if they carry the request out later.
+        if code == ErrorCode.REQUEST_TIMED_OUT:
+            raise doubted(TimedOut(text))
+        raise doubted(error_of(code, text)) if attempts.in_doubt else error_of(code, text)
 
 
 def _are(count: int) -> str:

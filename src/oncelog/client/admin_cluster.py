@@ -188,7 +188,6 @@ class ClusterAdmin(AdminBase):
                 for p in topic.partitions
             ),
             attempts,
-            ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
         )
 
     async def list_reassignments(self) -> dict[TopicPartition, Reassignment]:
@@ -232,7 +231,7 @@ class ClusterAdmin(AdminBase):
             attempts,
         )
         failure = (response.error_code, f"unregistering broker {node_id}", response.error_message)
-        raise_first([failure], attempts, ErrorCode.BROKER_ID_NOT_REGISTERED)
+        raise_first([failure], attempts)
 
     async def update_features(self, levels: Mapping[str, int], *, downgrade: bool = False) -> None:
         """Finalise feature levels, such as {"transaction.version": 2}."""
@@ -253,4 +252,4 @@ class ClusterAdmin(AdminBase):
             request, UpdateFeaturesResponse, lambda answer: [answer.error_code], attempts
         )
         raise_first([(response.error_code, "updating features", response.error_message)], attempts)
-        raise_first((r.error_code, f"feature {r.feature}", r.error_message) for r in response.results)
+        raise_first(((r.error_code, f"feature {r.feature}", r.error_message) for r in response.results), attempts)

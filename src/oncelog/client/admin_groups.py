@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 from oncelog.client.admin_base import AdminBase, raise_first
 from oncelog.client.attempts import Attempts
 from oncelog.client.cluster import CoordinatorKind
-from oncelog.client.errors import ErrorCode, error_of
+from oncelog.client.errors import error_of
 from oncelog.client.offsets import (
     GroupMetadata,
     OffsetAndMetadata,
@@ -104,7 +104,6 @@ class GroupAdmin(AdminBase):
                 DeleteGroupsRequest(groups_names=[group_id]),
                 DeleteGroupsResponse,
                 lambda answer: [(g.error_code, f"deleting group {g.group_id}", None) for g in answer.results],
-                ErrorCode.GROUP_ID_NOT_FOUND,
             )
 
     async def _change(
@@ -113,9 +112,8 @@ class GroupAdmin(AdminBase):
         request: Message,
         response_type: type[R],
         results: Callable[[R], list[Result]],
-        done: ErrorCode,
     ) -> None:
-        """Have the coordinator of a group change something. `done` and `results` are those of `raise_first`."""
+        """Have the coordinator of a group change something. `results` are those of `raise_first`."""
         attempts = Attempts()
         response = await self.cluster.ask_coordinator(
             CoordinatorKind.GROUP,
@@ -125,7 +123,7 @@ class GroupAdmin(AdminBase):
             codes=lambda answer: [code for code, _, _ in results(answer)],
             attempts=attempts,
         )
-        raise_first(results(response), attempts, done)
+        raise_first(results(response), attempts)
 
     async def group_offsets(
         self,
@@ -151,7 +149,6 @@ class GroupAdmin(AdminBase):
                 lambda p: OffsetDeleteRequestPartition(partition_index=p.partition),
             ),
         )
-        # A group whose last offset goes may go with it.
         await self._change(
             group_id,
             request,
@@ -164,7 +161,6 @@ class GroupAdmin(AdminBase):
                     for p in topic.partitions
                 ),
             ],
-            ErrorCode.GROUP_ID_NOT_FOUND,
         )
 
     async def remove_members(self, group_id: str, member_ids: Iterable[str]) -> None:
@@ -183,7 +179,6 @@ class GroupAdmin(AdminBase):
                 *_of_all(answer.error_code, f"removing members of group {group_id}"),
                 *((m.error_code, f"removing {m.member_id} of group {group_id}", None) for m in answer.members),
             ],
-            ErrorCode.UNKNOWN_MEMBER_ID,
         )
 
 

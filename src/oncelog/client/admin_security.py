@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple
 
 from oncelog.client.admin_base import AdminBase, raise_first
 from oncelog.client.attempts import Attempts
-from oncelog.core.errors import ErrorCode
 from oncelog.core.open_enum import member_of
 from oncelog.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -105,7 +104,6 @@ class SecurityAdmin(AdminBase):
         raise_first(
             ((result.error_code, f"user {result.user}", result.error_message) for result in response.results),
             attempts,
-            ErrorCode.RESOURCE_NOT_FOUND,
         )
 
     async def create_acls(self, acls: Iterable[Acl]) -> None:
@@ -152,7 +150,7 @@ class SecurityAdmin(AdminBase):
         response = await self._ask_any(request, DeleteAclsResponse, attempts)
         raise_first(((result.error_code, "ACLs", result.error_message) for result in response.filter_results), attempts)
         matching = [acl for result in response.filter_results for acl in result.matching_acls]
-        raise_first((acl.error_code, "ACL", acl.error_message) for acl in matching)
+        raise_first(((acl.error_code, "ACL", acl.error_message) for acl in matching), attempts)
         return list(dict.fromkeys(_acl(acl, acl) for acl in matching))
 
     async def describe_client_quotas(self, entity: Mapping[str, str | None] | None = None) -> list[ClientQuotas]:

@@ -92,7 +92,6 @@ class TopicAdmin(AdminBase):
                 for topic in response.topics
             ),
             attempts,
-            ErrorCode.TOPIC_ALREADY_EXISTS,
         )
         made_now = {topic.name for topic in response.topics if not topic.error_code or attempts.in_doubt}
         return [topic.name for topic in wanted if topic.name in made_now - before]
@@ -122,7 +121,6 @@ class TopicAdmin(AdminBase):
         raise_first(
             ((t.error_code, f"deleting topic {t.name}", t.error_message) for t in response.responses),
             attempts,
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         )
 
     async def create_partitions(self, totals: Mapping[str, int], *, validate_only: bool = False) -> None:
@@ -139,7 +137,6 @@ class TopicAdmin(AdminBase):
         raise_first(
             ((t.error_code, f"growing topic {t.name}", t.error_message) for t in response.results),
             attempts,
-            ErrorCode.INVALID_PARTITIONS,
         )
 
     async def list_topics(self, *, internal: bool = False) -> dict[str, TopicInfo]:

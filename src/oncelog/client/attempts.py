@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
-from oncelog.client.errors import TimedOut
+from oncelog.client.errors import AbortableError, KafkaError
 
 IN_DOUBT: Final = "an attempt got no clear answer, so this call may have done it"
+
+
+E = TypeVar("E", bound=KafkaError)
+
+
+def doubted(error: E) -> E:
+    """The same error, which tells that an attempt got no clear answer."""
+    if not error.in_doubt:
+        error.in_doubt = True
+        error.message = f"{error.message.rstrip('.')}; {IN_DOUBT}"
+        error.args = (f"{error.code.name}: {error.message}",)
+    return error
 
 
 class Attempts:
@@ -33,10 +45,14 @@ class Attempts:
 
 @contextmanager
 def explained(attempts: Attempts | None) -> Iterator[None]:
-    """Around all attempts of a change: giving up does not mean that nothing was done."""
+    """Around all attempts of a change and what is made of their answers.
+
+    Neither giving up nor a refusal of the last attempt means that nothing was done: rights, owners and members may have
+    changed since the first one. An AbortableError does mean it, and its abort would tell if it did not.
+    """
     try:
         yield
-    except TimedOut as error:
-        if attempts is None or not attempts.in_doubt:
-            raise
-        raise TimedOut(f"{error.message}; {IN_DOUBT}", in_doubt=True) from error
+    except KafkaError as error:
+        if attempts is not None and attempts.in_doubt and not isinstance(error, AbortableError):
+            doubted(error)
+        raise

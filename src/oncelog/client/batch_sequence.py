@@ -30,6 +30,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple
 
+from oncelog.client.attempts import doubted
 from oncelog.client.deadline import Backoff, Deadline
 from oncelog.client.encoded_batch import EncodedBatch
 from oncelog.client.errors import IllegalState, KafkaError, TimedOut, error_of, is_retriable
@@ -72,7 +73,7 @@ Delivered = Callable[[Delivery | KafkaError], None]
 
 
 class Pending:
-    __slots__ = ("attempts", "batch", "data", "deadline", "delivered", "failure", "in_flight", "sequence")
+    __slots__ = ("attempts", "batch", "data", "deadline", "delivered", "failure", "in_doubt", "in_flight", "sequence")
 
     def __init__(self, batch: EncodedBatch, deadline: Deadline, delivered: Delivered) -> None:
         self.batch = batch
@@ -83,6 +84,8 @@ class Pending:
         self.attempts = 0
         self.in_flight = False
         self.failure: KafkaError | None = None
+        self.in_doubt = False
+        """Whether an attempt before the last one may have written it."""
 
     @property
     def may_be_written(self) -> bool:
@@ -197,6 +200,7 @@ class BatchSequence:
             if not pending.data:
                 stamp = pending.batch.stamp
                 pending.data = stamp(self.identity, pending.sequence, transactional=self._transactional)
+            pending.in_doubt |= pending.may_be_written
             pending.attempts += 1
             pending.in_flight = True
             pending.failure = None
@@ -290,8 +294,12 @@ class BatchSequence:
         failure = pending.failure
         if failure is None or is_retriable(failure) or (self._mode is Mode.IDEMPOTENT and failure.code in _FORGOTTEN):
             last = f"last failure: {failure}" if failure else "it was never sent"
-            return TimedOut(f"a batch for {self.partition} was not delivered in time: {last}")
-        return failure
+            reason: KafkaError = TimedOut(f"a batch for {self.partition} was not delivered in time: {last}")
+            in_doubt = pending.in_doubt or pending.may_be_written
+        else:
+            reason, in_doubt = failure, pending.in_doubt
+        # What is part of a transaction is decided with that.
+        return doubted(reason) if in_doubt and not self._transactional else reason
 
     def _bump_epoch(self) -> None:
         """Take a new epoch, so that what was given up can never arrive."""

@@ -306,7 +306,9 @@ class ConsumerCore:
             is_joining = self._rebalances is not None and self._rebalances.phase is Phase.JOINING
             if subscribed and error.code != ErrorCode.REBALANCE_IN_PROGRESS and not is_joining:
                 member.report_lost(error.code, committer)
-            raise _commit_failed(error.code, error.message) from error
+            failed = _commit_failed(error.code, error.message)
+            failed.in_doubt = error.in_doubt
+            raise failed from error
 
     def positions_to_commit(
         self, partitions: Collection[TopicPartition] | None = None
@@ -392,5 +394,5 @@ def _commit_failed(code: ErrorCode, message: str) -> CommitFailed:
     return CommitFailed(
         code,
         f"{message}: the group rebalanced, and these partitions may be somebody else's now; what was read since the "
-        "last commit will be read again. Poll more often, or raise max.poll.interval.ms",
+        "last commit may be read again. Poll more often, or raise max.poll.interval.ms",
     )

@@ -5,7 +5,7 @@ KafkaError                     a protocol error code and a text
   TimedOut                     a bounded wait is over; the last failure is in the text
   UnsupportedByBroker          the broker does not speak what is asked for
   CorruptBatch                 records that cannot be read: seek past them, or set oncelog.skip.corrupt.batches
-  CommitFailed                 the group has given the partitions to others: what was read will be read again
+  CommitFailed                 the group has given the partitions to others: what was read may be read again
   TransactionError
     AbortableError             abort the transaction, then begin it again
     FatalError                 this producer is finished: close it
@@ -13,6 +13,8 @@ KafkaError                     a protocol error code and a text
 ConfigurationError             settings that are unknown or contradict each other
 IllegalState                   a call that makes no sense now, such as a commit without a transaction
 BufferExhausted                no room for more records within `max.block.ms`
+
+`KafkaError.in_doubt` says of a call that changes something that it may have done so before it failed.
 """
 
 from __future__ import annotations
@@ -38,10 +40,8 @@ class ConnectionLost(KafkaError):
 class TimedOut(KafkaError):
     """A bounded wait is over. The text names the last failure."""
 
-    def __init__(self, message: str, *, in_doubt: bool = False) -> None:
-        """`in_doubt`: what was asked for may have been done, because an attempt got no clear answer."""
+    def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.REQUEST_TIMED_OUT, message)
-        self.in_doubt = in_doubt
 
 
 class UnsupportedByBroker(KafkaError):
@@ -71,7 +71,7 @@ class CorruptBatch(KafkaError):
 
 
 class CommitFailed(KafkaError):
-    """Offsets were not committed because this consumer is not the owner of the partitions any more."""
+    """A commit was refused because this consumer is not the owner of the partitions any more."""
 
 
 class TransactionError(KafkaError):

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
-from oncelog.client.attempts import Attempts
+from oncelog.client.attempts import Attempts, explained
 from oncelog.client.cluster import Cluster, CoordinatorKind
 from oncelog.client.deadline import Deadline
 from oncelog.client.errors import error_of
@@ -159,20 +159,22 @@ async def commit_offsets(cluster: Cluster, group: GroupMetadata, offsets: Offset
         group_instance_id=group.group_instance_id,
         topics=offset_structs(offsets, OffsetCommitRequestTopic, OffsetCommitRequestPartition),
     )
-    response = await cluster.ask_coordinator(
-        CoordinatorKind.GROUP,
-        group.group_id,
-        request,
-        OffsetCommitResponse,
-        codes=lambda answer: [p.error_code for topic in answer.topics for p in topic.partitions],
-        deadline=deadline,
-        retry=_RETRY_COMMIT,
-        attempts=Attempts(),
-    )
-    for topic in response.topics:
-        for partition in topic.partitions:
-            if partition.error_code:
-                raise error_of(
-                    partition.error_code,
-                    f"committing {topic.name}-{partition.partition_index} for group {group.group_id}",
-                )
+    attempts = Attempts()
+    with explained(attempts):
+        response = await cluster.ask_coordinator(
+            CoordinatorKind.GROUP,
+            group.group_id,
+            request,
+            OffsetCommitResponse,
+            codes=lambda answer: [p.error_code for topic in answer.topics for p in topic.partitions],
+            deadline=deadline,
+            retry=_RETRY_COMMIT,
+            attempts=attempts,
+        )
+        for topic in response.topics:
+            for partition in topic.partitions:
+                if partition.error_code:
+                    raise error_of(
+                        partition.error_code,
+                        f"committing {topic.name}-{partition.partition_index} for group {group.group_id}",
+                    )

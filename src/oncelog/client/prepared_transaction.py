@@ -6,7 +6,7 @@ import contextlib
 from enum import Enum
 from typing import Final, NamedTuple
 
-from oncelog.client.admin_transactions import TransactionAdmin
+from oncelog.client.admin_transactions import TransactionAdmin, TransactionDescription
 from oncelog.client.cluster import Cluster
 from oncelog.client.errors import (
     AbortableError,
@@ -18,7 +18,7 @@ from oncelog.client.errors import (
 )
 from oncelog.client.shared_transaction import SharedTransaction
 from oncelog.client.transaction import AsyncTransactionClient
-from oncelog.core.ids import ProducerIdAndEpoch
+from oncelog.core.ids import EPOCH_EXHAUSTED, ProducerIdAndEpoch
 
 _NOT_OPEN: Final = frozenset(
     {
@@ -82,10 +82,12 @@ class PreparedTransaction(NamedTuple):
         return cls(parts[3], int(parts[0]), int(parts[1]), int(parts[2]))
 
 
-async def resume(cluster: Cluster, prepared: PreparedTransaction, *, skip_epoch: bool) -> Completion:
+async def resume(
+    cluster: Cluster, prepared: PreparedTransaction, *, skip_epoch: bool, never_times_out: bool = False
+) -> Completion:
     """Commit a transaction that no producer of this process holds. Raises AbortableError if it was aborted meanwhile.
 
-    `skip_epoch`: before TV2, take the next epoch out of use.
+    `skip_epoch`: before TV2, take the next epoch out of use. `never_times_out`: brokers have two-phase commit.
     """
     client = AsyncTransactionClient(cluster)
     try:
@@ -93,7 +95,7 @@ async def resume(cluster: Cluster, prepared: PreparedTransaction, *, skip_epoch:
     except FatalError as error:
         if error.code not in _NOT_OPEN:
             raise
-        await _raise_unless_ended(cluster, prepared, error)
+        await _raise_unless_ended(cluster, prepared, error, never_times_out=never_times_out)
         return Completion.ENDED_BEFORE
     if skip_epoch and not client.uses_tv2:
         # Committed, whoever owns the id by now.
@@ -102,26 +104,38 @@ async def resume(cluster: Cluster, prepared: PreparedTransaction, *, skip_epoch:
     return Completion.COMMITTED
 
 
-async def _raise_unless_ended(cluster: Cluster, prepared: PreparedTransaction, refusal: FatalError) -> None:
+async def _raise_unless_ended(
+    cluster: Cluster, prepared: PreparedTransaction, refusal: FatalError, *, never_times_out: bool
+) -> None:
     """A commit was refused. Raise if the transaction is lost, or is still to be committed in another way."""
     name = prepared.transactional_id
     try:
         found = (await TransactionAdmin(cluster).describe_transactions([name]))[name]
     except KafkaError as error:
-        # Ids without an open transaction are forgotten after `transactional.id.expiration.ms`.
-        if error.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+        if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+            raise
+        if never_times_out:
             return
-        raise
+        raise IllegalState(
+            f"how the prepared transaction {prepared} ended is not known: its id was not used for so long that it is "
+            "forgotten (transactional.id.expiration.ms), and the transaction may have timed out before. "
+            "'oncelog txn history' tells"
+        ) from refusal
     if found.state == "Ongoing" and (found.producer_id, found.producer_epoch) == prepared.identity:
         raise IllegalState(
             f"the prepared transaction {prepared} is open, and a newer producer of its id has taken it over: call "
             "init_transactions(keep_prepared=True) and then complete()"
         ) from refusal
-    # Later transactions have later epochs.
-    is_its_own = found.producer_id == prepared.producer_id and found.producer_epoch <= prepared.producer_epoch + 1
-    if is_its_own and found.state in ("CompleteAbort", "PrepareAbort"):
+    if _is_end_of(prepared, found) and found.state in ("CompleteAbort", "PrepareAbort"):
         raise AbortableError(
             refusal.code,
             f"the prepared transaction {prepared} was aborted before it was completed, most likely because of its "
             "timeout: do its work again. transaction.two.phase.commit.enable avoids that where brokers have it",
         ) from refusal
+
+
+def _is_end_of(prepared: PreparedTransaction, found: TransactionDescription) -> bool:
+    """Later transactions have later epochs. An end that uses up the epochs brings the next producer id."""
+    if found.producer_id == prepared.producer_id:
+        return found.producer_epoch <= prepared.producer_epoch + 1
+    return prepared.producer_epoch >= EPOCH_EXHAUSTED and found.producer_epoch == 0

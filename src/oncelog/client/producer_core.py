@@ -152,7 +152,12 @@ class ProducerCore:
                     f"{self.config.transactional_id!r}"
                 )
             if self.state.current in (State.UNINITIALISED, State.READY):
-                found = await resume(self.cluster, prepared, skip_epoch=self.state.current is State.UNINITIALISED)
+                found = await resume(
+                    self.cluster,
+                    prepared,
+                    skip_epoch=self.state.current is State.UNINITIALISED,
+                    never_times_out=self.config.two_phase_commit,
+                )
                 if found is Completion.COMMITTED:
                     transactions.note_resumed(prepared)
                 else:

@@ -119,17 +119,23 @@ class ProducerTransactions:
 
     async def end(self, *, commit: bool) -> None:
         """The event COMMIT or ABORT has come, and nothing is in flight."""
-        with self._noting_errors():
-            if self._used:
-                await self._tell_coordinator(commit)
-                self._used = False
-            if self.epoch_in_doubt and not self.client.uses_tv2:
-                await self.client.fresh_epoch()
-                if self._held is not None:
-                    # So that it can be told, if it timed out and its epoch was bumped, from the next transaction.
+        try:
+            with self._noting_errors():
+                if self._used:
+                    await self._tell_coordinator(commit)
+                    self._used = False
+                if self.epoch_in_doubt and not self.client.uses_tv2:
                     await self.client.fresh_epoch()
+                    if self._held is not None:
+                        # So that it can be told, if it timed out and its epoch was bumped, from the next transaction.
+                        await self.client.fresh_epoch()
+        except FatalError:
+            if self._used or not commit:
+                raise
+            # It is committed; what has ended this producer is told by the next call.
+        else:
+            self.state.on(Event.ENDED)
         self._held = None
-        self.state.on(Event.ENDED)
 
     async def _tell_coordinator(self, commit: bool) -> None:
         try:

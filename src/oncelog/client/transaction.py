@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, Self, TypeVar
 
-from oncelog.client.attempts import Attempts
+from oncelog.client.attempts import Attempts, explained
 from oncelog.client.blocking import Blocking, blocking
 from oncelog.client.classification import Step, transaction_error
 from oncelog.client.cluster import Cluster, CoordinatorKind
@@ -133,6 +133,7 @@ class AsyncTransactionClient:
         )
         if wants_two_phase:
             await self._demand_two_phase(transactional_id, deadline)
+        attempts = Attempts()
         response = await self.cluster.ask_coordinator(
             CoordinatorKind.TRANSACTION,
             transactional_id,
@@ -141,10 +142,11 @@ class AsyncTransactionClient:
             deadline=deadline,
             retry=_RETRY,
             version_max=TWO_PHASE_VERSION if wants_two_phase else None,
-            attempts=Attempts(),
+            attempts=attempts,
         )
         if response.error_code:
-            raise transaction_error(Step.INIT, response.error_code, f"transactional id {transactional_id}")
+            with explained(attempts):
+                raise transaction_error(Step.INIT, response.error_code, f"transactional id {transactional_id}")
         return response
 
     async def _demand_two_phase(self, transactional_id: str, deadline: Deadline) -> None:
@@ -268,10 +270,12 @@ class AsyncTransactionClient:
         """
         self._check_initialised()
         deadline = self._deadline(deadline)
-        response = await self._ask_end(commit, deadline)
-        if commit and self.uses_tv2 and response.error_code in _NOT_OPEN:
-            await self._find_out(response.error_code, deadline)
-        return self._ended(commit, response, "ending the transaction")
+        attempts = Attempts()
+        with explained(attempts):
+            response = await self._ask_end(commit, deadline, attempts)
+            if commit and self.uses_tv2 and response.error_code in _NOT_OPEN:
+                await self._find_out(response.error_code, deadline)
+            return self._ended(commit, response, "ending the transaction")
 
     def _ended(self, commit: bool, response: EndTxnResponse, what: str) -> ProducerIdAndEpoch:
         self._raise_first(Step.COMMIT if commit else Step.ABORT, [(response.error_code, what)])
@@ -279,7 +283,7 @@ class AsyncTransactionClient:
             self.identity = ProducerIdAndEpoch.of(response.producer_id, response.producer_epoch)
         return self.identity
 
-    async def _ask_end(self, commit: bool, deadline: Deadline) -> EndTxnResponse:
+    async def _ask_end(self, commit: bool, deadline: Deadline, attempts: Attempts) -> EndTxnResponse:
         request = EndTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self.identity.producer_id,
@@ -294,7 +298,7 @@ class AsyncTransactionClient:
             deadline=deadline,
             retry=_RETRY,
             version_max=self._version_max(EndTxnRequest),
-            attempts=Attempts(),
+            attempts=attempts,
         )
 
     async def _find_out(self, code: int, deadline: Deadline | None) -> None:
@@ -318,8 +322,10 @@ class AsyncTransactionClient:
     ) -> ProducerIdAndEpoch:
         """End a transaction that another process has shared and left open. Nobody is fenced by that."""
         self.join(transaction)
-        response = await self._ask_end(commit, self._deadline(deadline))
-        return self._ended(commit, response, "ending the transaction of another process")
+        attempts = Attempts()
+        with explained(attempts):
+            response = await self._ask_end(commit, self._deadline(deadline), attempts)
+            return self._ended(commit, response, "ending the transaction of another process")
 
     async def fetch_offsets(
         self,
@@ -348,17 +354,20 @@ class AsyncTransactionClient:
 
         `results` are the codes of an answer, and what each is about.
         """
-        response = await self.cluster.ask_coordinator(
-            CoordinatorKind.TRANSACTION if group_id is None else CoordinatorKind.GROUP,
-            self.transactional_id if group_id is None else group_id,
-            request,
-            response_type,
-            codes=lambda answer: [code for code, _ in results(answer)],
-            deadline=deadline,
-            retry=_RETRY,
-            version_max=self._version_max(type(request)),
-        )
-        self._raise_first(step, results(response))
+        attempts = Attempts()
+        with explained(attempts):
+            response = await self.cluster.ask_coordinator(
+                CoordinatorKind.TRANSACTION if group_id is None else CoordinatorKind.GROUP,
+                self.transactional_id if group_id is None else group_id,
+                request,
+                response_type,
+                codes=lambda answer: [code for code, _ in results(answer)],
+                deadline=deadline,
+                retry=_RETRY,
+                version_max=self._version_max(type(request)),
+                attempts=attempts,
+            )
+            self._raise_first(step, results(response))
 
     def _check_initialised(self) -> None:
         if self.identity == NO_IDENTITY:

@@ -328,10 +328,9 @@ def _logged(console: Console, what: str, facts: dict[str, Any], change: Callable
     try:
         change()
     except KafkaError as error:
-        is_in_doubt = isinstance(error, TimedOut) and error.in_doubt
-        outcome = "unknown" if is_in_doubt else "failed"
+        outcome = "unknown" if error.in_doubt else "failed"
         audit.write(what, outcome=outcome, error=f"{error.code.name}: {error.message}", **facts)
-        if isinstance(error, TimedOut):
-            raise NotConfirmed(error.message, LOOK_AGAIN if is_in_doubt else NOTHING_DONE) from error
+        if error.in_doubt or isinstance(error, TimedOut):
+            raise NotConfirmed(error.message, LOOK_AGAIN if error.in_doubt else NOTHING_DONE) from error
         raise
     audit.write(what, outcome="done", **facts)

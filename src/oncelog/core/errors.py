@@ -186,6 +186,9 @@ RETRIABLE: frozenset[ErrorCode] = frozenset(
 class KafkaError(Exception):
     """An error with a protocol code. The text says what happened, to which topic, id or setting, and what to do."""
 
+    in_doubt = False
+    """Of a client: what was asked for may have been done all the same, because an attempt got no clear answer."""
+
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(f"{code.name}: {message}" if message else code.name)
         self.code = code

@@ -7,7 +7,7 @@ true: that it is done, if it is; that it is not, if it is not; or that this is n
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 from oncelog.cli.main import cli
 from oncelog.client import Admin, Producer, TopicPartition
 from oncelog.client.admin import ConfigResource, OffsetSpec, ResourceType, ScramUpsertion
+from oncelog.core.errors import ErrorCode
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.security.acl import Acl, Operation, Pattern, Permission, Resource
 from oncelog.security.scram import ScramMechanism
@@ -48,6 +49,8 @@ NOT_KNOWN = re.compile(r"not known|not confirmed|may have done it")
 NOT_DONE = re.compile(
     r"nothing was written|is aborted|not written|not committed|exists already|there is no|0 of \d+ [^;]* written", re.I
 )
+LOST = Accident(Kind.LOSE_ANSWER)
+REFUSAL = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 QUICK = ("--timeout", "1s")
 LESS_QUICK = ("--timeout", "8s")
 PATIENT = ("--timeout", "20s")
@@ -369,11 +372,11 @@ def world(make_world: Callable[[], World]) -> World:
     return make_world()
 
 
-def play(world: World, played: str, kind: Kind, losses: int, *options: str) -> Result:
+def play(world: World, played: str, accidents: Iterable[Accident], *options: str) -> Result:
     case = CASES[played]
     case.before(world)
-    left = [Accident(kind)] * losses
-    world.chaos.accident = lambda key, request: left.pop() if key is case.answer and left else None
+    left = iter(accidents)
+    world.chaos.accident = lambda key, request: next(left, None) if key is case.answer else None
     arguments = [*command_of(played).split(), *case.arguments(world), *options]
     result = CliRunner().invoke(cli, arguments)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
@@ -396,7 +399,7 @@ def test_a_command_whose_first_answer_is_lost_finds_out_or_says_that_it_does_not
     world: World, played: str
 ) -> None:
     case = CASES[played]
-    result = play(world, played, Kind.LOSE_ANSWER, 1, *PATIENT)
+    result = play(world, played, [LOST], *PATIENT)
     assert world.chaos.happened[Kind.LOSE_ANSWER] == 1, result.output
     judge(world, case, result)
     assert (result.exit_code == 0) or not case.finds_out, result.output
@@ -410,13 +413,25 @@ def test_a_command_that_gets_no_answer_says_nothing_false(
     case = CASES[played]
     for options in (QUICK, LESS_QUICK):
         world = make_world()
-        result = play(world, played, kind, 1000, *options)
+        result = play(world, played, [Accident(kind)] * 1000, *options)
         if world.chaos.happened[kind]:
             break  # on a busy machine the time may be over before anything is asked
     assert world.chaos.happened[kind] >= 1, result.output
     judge(world, case, result)
     if case.is_made:
         wait_until(lambda: case.is_done(world))
+
+
+@pytest.mark.parametrize("played", CASES)
+def test_a_command_that_is_refused_after_its_first_answer_was_lost_says_nothing_false(
+    world: World, played: str
+) -> None:
+    case = CASES[played]
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED if case.answer is ApiKey.PRODUCE else REFUSAL
+    result = play(world, played, [LOST, *[Accident(Kind.REFUSE, code)] * 1000], *LESS_QUICK)
+    assert world.chaos.happened[Kind.LOSE_ANSWER] == 1, result.output
+    world.chaos.accident = lambda key, request: None
+    judge(world, case, result)
 
 
 def test_what_a_command_has_done_before_it_fails_is_told(world: World) -> None:

@@ -21,11 +21,13 @@ from oncelog.client import (
     Admin,
     BatchProducer,
     ClientConfig,
+    CommitFailed,
     Completion,
     Consumer,
     KafkaError,
     OffsetSpec,
     Producer,
+    ProducerFenced,
     ProducerPool,
     TimedOut,
     TopicPartition,
@@ -92,6 +94,8 @@ READING = {
     "TransactionClient.fetch_offsets",
     "TransactionClient.share",
 }
+REFUSALS = dict.fromkeys((ApiKey.PRODUCE, ApiKey.TXN_OFFSET_COMMIT), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+"""A code that calls with this request do not get over, if it is not the usual one."""
 CHANGED_BY_GROUPS = {ApiKey.DELETE_GROUPS, ApiKey.OFFSET_DELETE, ApiKey.LEAVE_GROUP}
 PATIENT = {"request.timeout.ms": 10_000, "default.api.timeout.ms": 20_000, "delivery.timeout.ms": 20_000}
 QUICK = {"request.timeout.ms": 300, "default.api.timeout.ms": 800, "delivery.timeout.ms": 800}
@@ -113,10 +117,10 @@ class World:
         self._key: ApiKey | None = None
         truth.create_topics([name])
 
-    def losing(self, key: ApiKey, *, times: int, accident: Accident = LOST) -> None:
+    def losing(self, key: ApiKey, *accidents: Accident) -> None:
         """From the next `with world.lost():` on, these answers do not arrive, or not as they were given."""
-        left = [accident] * times
-        self._key, self._lost = key, lambda: left.pop() if left else None
+        left = iter(accidents)
+        self._key, self._lost = key, lambda: next(left, None)
 
     @contextlib.contextmanager
     def lost(self) -> Iterator[None]:
@@ -810,7 +814,7 @@ def test_every_call_is_one_that_changes_nothing_or_has_a_case() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_call_whose_first_answer_is_lost_finds_out_or_says_that_it_does_not_know(name: str, world: World) -> None:
     played = CASES[name]
-    world.losing(played.answer, times=1)
+    world.losing(played.answer, LOST)
     try:
         result = played.call(world)
     except KafkaError as error:
@@ -833,12 +837,12 @@ def test_a_call_that_is_told_of_an_error_after_it_was_carried_out_does_not_say_t
     wrote NOT_COORDINATOR: both do not know what became of it."""
     played = CASES[name]
     code = ErrorCode.REQUEST_TIMED_OUT if played.answer in FORWARDED else ErrorCode.NOT_COORDINATOR
-    world.losing(played.answer, times=1, accident=Accident(Kind.LIE, code))
+    world.losing(played.answer, Accident(Kind.LIE, code))
     try:
         played.call(world)
     except KafkaError as error:
         assert IN_DOUBT in str(error)
-        assert code != ErrorCode.REQUEST_TIMED_OUT or getattr(error, "in_doubt", False)
+        assert code != ErrorCode.REQUEST_TIMED_OUT or error.in_doubt
     assert world.chaos.happened[Kind.LIE] == 1
     wait_until(lambda: played.holds(world))
 
@@ -847,7 +851,7 @@ def test_records_that_a_leader_has_deleted_are_not_said_to_be_there(world: World
     """It says REQUEST_TIMED_OUT until all its followers have deleted them too."""
     world.write()
     world.times = LESS_QUICK
-    world.losing(ApiKey.DELETE_RECORDS, times=1000, accident=Accident(Kind.LIE, ErrorCode.REQUEST_TIMED_OUT))
+    world.losing(ApiKey.DELETE_RECORDS, *[Accident(Kind.LIE, ErrorCode.REQUEST_TIMED_OUT)] * 1000)
     pauses = dict.fromkeys(("retry.backoff.ms", "retry.backoff.max.ms"), 60_000)  # the time is over in one of them
     with Admin({**world.settings, **pauses}) as admin, world.lost(), pytest.raises(TimedOut, match=IN_DOUBT):
         admin.delete_records({world.place: 2})
@@ -876,7 +880,7 @@ def test_a_call_whose_answers_are_all_lost_does_not_say_that_nothing_was_done(
     for times in (QUICK, LESS_QUICK):
         world = make_world()
         world.times = times
-        world.losing(played.answer, times=1000)
+        world.losing(played.answer, *[LOST] * 1000)
         try:
             played.call(world)
         except KafkaError as error:
@@ -885,3 +889,53 @@ def test_a_call_whose_answers_are_all_lost_does_not_say_that_nothing_was_done(
             break  # on a busy machine the time may be over before anything is asked
     assert world.chaos.happened[Kind.LOSE_ANSWER] >= 1
     wait_until(lambda: played.holds(world))
+
+
+@pytest.mark.parametrize("name", [name for name, played in CASES.items() if played.answer is not ApiKey.JOIN_GROUP])
+def test_a_call_that_is_refused_after_its_first_answer_was_lost_says_that_it_may_have_done_it(
+    name: str, world: World
+) -> None:
+    """Two faults in a row: whoever asks again may meet rights that were taken away, a rebalance, a newer producer."""
+    played = CASES[name]
+    code = REFUSALS.get(played.answer, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    world.losing(played.answer, LOST, Accident(Kind.REFUSE, code))
+    try:
+        played.call(world)
+    except AbortableError:
+        return  # nothing of it counts before the commit
+    except KafkaError as error:
+        assert IN_DOUBT in str(error), f"{error!r}"
+        assert error.in_doubt
+    assert world.chaos.happened[Kind.LOSE_ANSWER] == 1
+    wait_until(lambda: played.holds(world))
+
+
+def test_a_commit_whose_answer_was_lost_before_a_newer_producer_came_is_not_said_to_be_aborted(world: World) -> None:
+    client = world.in_transaction()
+    lost = iter([LOST])
+
+    def interfere(key: ApiKey, request: Any) -> Accident | None:
+        if key is not ApiKey.END_TXN:
+            return None
+        if (accident := next(lost, None)) is None:
+            world.truth.fence_producers([world.name])
+        return accident
+
+    world.chaos.accident = interfere
+    with pytest.raises(ProducerFenced, match=IN_DOUBT) as caught:
+        client.commit_transaction()
+    world.chaos.accident = lambda key, request: None
+    assert caught.value.in_doubt
+    assert world.values() == [b"x"]
+
+
+def test_an_offset_that_was_committed_before_a_rebalance_is_not_said_to_be_lost(world: World) -> None:
+    world.write()
+    member = world.consumer()
+    member.subscribe([world.topic])
+    wait_until(lambda: bool(member.poll(100)))
+    world.losing(ApiKey.OFFSET_COMMIT, LOST, Accident(Kind.REFUSE, ErrorCode.ILLEGAL_GENERATION))
+    with world.lost(), pytest.raises(CommitFailed, match=IN_DOUBT) as caught:
+        member.commit()
+    assert caught.value.in_doubt
+    assert world.offset() == 3

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from oncelog.client.cluster import Cluster
-from oncelog.client.errors import AbortableError, ErrorCode, FatalError, IllegalState, KafkaError, TimedOut
+from oncelog.client.errors import (
+    AbortableError,
+    ErrorCode,
+    FatalError,
+    IllegalState,
+    KafkaError,
+    ProducerFenced,
+    TimedOut,
+)
 from oncelog.client.prepared_transaction import Completion, PreparedTransaction, resume
 from oncelog.client.producer_config import ProducerConfig
 from oncelog.client.producer_transactions import ProducerTransactions
@@ -29,7 +37,7 @@ class Coordinator:
 
     def __init__(self) -> None:
         self.epoch = -1
-        self.end_code = ErrorCode.NONE
+        self.end_code = self.init_code = ErrorCode.NONE
         self.described = TransactionState(error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
         self.network = ScriptedNetwork(self._answer)
         self.cluster = Cluster(CONFIG, self.network)
@@ -40,7 +48,7 @@ class Coordinator:
                 return FindCoordinatorResponse(node_id=1, host="one", port=1)
             case "InitProducerIdRequest":
                 self.epoch += 1
-                return InitProducerIdResponse(producer_id=7, producer_epoch=self.epoch)
+                return InitProducerIdResponse(error_code=self.init_code, producer_id=7, producer_epoch=self.epoch)
             case "EndTxnRequest":
                 return EndTxnResponse(error_code=self.end_code)
             case "DescribeTransactionsRequest":
@@ -122,14 +130,29 @@ def test_before_tv2_a_prepared_transaction_leaves_a_gap_of_one_epoch() -> None:
         transactions.holds(prepared)
 
 
-def state(name: str, epoch: int) -> TransactionState:
-    return TransactionState(transactional_id="billing", transaction_state=name, producer_id=7, producer_epoch=epoch)
+def test_what_is_committed_is_not_called_fenced_because_the_next_epoch_is_refused() -> None:
+    coordinator = Coordinator()
+    transactions = begun(coordinator)
+    transactions._added.add(PLACE)
+    assert transactions.admits(PLACE)
+    transactions.prepare()
+    transactions.state.on(Event.COMMIT)
+    coordinator.init_code = ErrorCode.PRODUCER_FENCED
+    run(transactions.end(commit=True))
+    with pytest.raises(ProducerFenced):
+        transactions.begin()
+
+
+def state(name: str, epoch: int, producer_id: int = 7) -> TransactionState:
+    return TransactionState(
+        transactional_id="billing", transaction_state=name, producer_id=producer_id, producer_epoch=epoch
+    )
 
 
 @pytest.mark.parametrize(
     ("described", "expected"),
     [
-        (TransactionState(error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND), Completion.ENDED_BEFORE),
+        (TransactionState(error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND), IllegalState),
         (state("CompleteCommit", 3), Completion.ENDED_BEFORE),
         (state("CompleteAbort", 5), Completion.ENDED_BEFORE),
         (state("CompleteAbort", 4), AbortableError),
@@ -144,6 +167,37 @@ def test_what_a_refused_completion_means(described: TransactionState, expected: 
     else:
         with pytest.raises(expected):
             run(resume(coordinator.cluster, PREPARED, skip_epoch=True))
+
+
+def test_a_transaction_that_cannot_time_out_had_ended_if_its_id_is_forgotten() -> None:
+    coordinator = Coordinator()
+    coordinator.end_code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    outcome = run(resume(coordinator.cluster, PREPARED, skip_epoch=True, never_times_out=True))
+    assert outcome is Completion.ENDED_BEFORE
+
+
+@pytest.mark.parametrize(
+    ("described", "expected"),
+    [
+        (state("CompleteAbort", 0, producer_id=8), AbortableError),
+        (state("PrepareAbort", 32767), AbortableError),
+        (state("CompleteCommit", 0, producer_id=8), Completion.ENDED_BEFORE),
+        (state("CompleteAbort", 1, producer_id=8), Completion.ENDED_BEFORE),
+        (state("Empty", 1, producer_id=8), Completion.ENDED_BEFORE),
+    ],
+)
+def test_the_last_transaction_of_a_producer_id_may_have_timed_out_too(
+    described: TransactionState, expected: Any
+) -> None:
+    """Its end uses the epochs up, and the coordinator goes on with another producer id."""
+    coordinator = Coordinator()
+    coordinator.end_code, coordinator.described = ErrorCode.PRODUCER_FENCED, described
+    last = PREPARED._replace(producer_epoch=32766, transaction_version=2)
+    if isinstance(expected, Completion):
+        assert run(resume(coordinator.cluster, last, skip_epoch=True)) is expected
+    else:
+        with pytest.raises(expected):
+            run(resume(coordinator.cluster, last, skip_epoch=True))
 
 
 def test_a_completion_before_tv2_takes_the_next_epoch_out_of_use() -> None:

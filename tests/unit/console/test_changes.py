@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from oncelog.client.admin import ProducerDescription, TransactionDescription
 from oncelog.console import changes
 from oncelog.console.changes import parse_offsets
 from oncelog.console.page import BadInput, Refused
+from oncelog.core.errors import ErrorCode
 from oncelog.monitoring.open_transactions import OpenTransaction
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.testing import BrokerProcess
@@ -24,6 +26,8 @@ from tests.unit.console.conftest import BROKER_SETTINGS, TOKEN, Browser, serving
 from tests.waiting import wait_until
 
 Transactional = Callable[[str], Producer]
+LOST = Accident(Kind.LOSE_ANSWER)
+REFUSED = Accident(Kind.REFUSE, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
 def logged(path: Path) -> list[dict[str, Any]]:
@@ -149,14 +153,16 @@ def test_a_console_that_only_shows_things_changes_nothing(browser: Browser, open
     producer.commit_transaction()
 
 
+@pytest.mark.parametrize("later", [LOST, REFUSED], ids=["all are lost", "then it is refused"])
 def test_a_change_whose_answer_is_lost_is_not_called_failed(
-    shared_broker: BrokerProcess, opened: tuple[str, Producer], tmp_path: Path
+    shared_broker: BrokerProcess, opened: tuple[str, Producer], tmp_path: Path, later: Accident
 ) -> None:
     name, producer = opened
+    accidents = itertools.chain([LOST], itertools.repeat(later))
     log = tmp_path / "audit"
     with Chaos(shared_broker.bootstrap_servers) as chaos, serving(chaos.bootstrap_servers, log) as browser:
         form = fence_form(browser, name)
-        chaos.accident = lambda key, request: Accident(Kind.LOSE_ANSWER) if key is ApiKey.INIT_PRODUCER_ID else None
+        chaos.accident = lambda key, request: next(accidents) if key is ApiKey.INIT_PRODUCER_ID else None
         answer = browser.post("/changes/fence", form)
     assert answer.status == 504
     assert "It may have been done" in answer.text

@@ -124,9 +124,9 @@ class OffsetCommits:
                 topic_id=topic_ids.get(topic, NULL_UUID),
             )
             out.records.append(offset_record(group_id, TopicPartition(topic, entry.partition_index), offset))
-        count = len(out.records)
-        self._in_flight[group_id] += count
-        out.compensations.append(lambda _error, _now_ms, _undone: self.landed(group_id, count))
+        if count := len(out.records):  # else nothing would ever land
+            self._in_flight[group_id] += count
+            out.compensations.append(lambda _error, _now_ms, _undone: self.landed(group_id, count))
         return out.reply(reply, response)
 
     @property

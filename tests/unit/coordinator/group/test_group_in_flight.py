@@ -64,6 +64,18 @@ def test_a_commit_that_the_log_refused_does_not_keep_its_group_for_ever() -> Non
     assert shell.delete_group() == E.NONE
 
 
+def test_a_commit_of_which_nothing_is_logged_does_not_keep_its_group_for_ever() -> None:
+    shell = Shell()
+    shell.commit(1)
+    assert shell.commit(2, metadata="x" * 5_000) == E.OFFSET_METADATA_TOO_LARGE
+    shell.now_ms += 365 * DAY_MS
+    shell.run(expire_offsets(shell.shard, shell.now_ms))
+    assert shell.fetch() == (-1, E.NONE)
+    shell.commit(1)
+    assert shell.commit(2, metadata="x" * 5_000) == E.OFFSET_METADATA_TOO_LARGE
+    assert shell.delete_group() == E.NONE
+
+
 def test_a_member_that_syncs_while_the_assignment_is_stored_gets_it_too() -> None:
     shell = Shell()
     leader, follower = shell.stable_group(None, None)
