@@ -7,7 +7,7 @@ Nothing is changed here. Changes are sent to the controller, and come back with 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Final
@@ -27,6 +27,7 @@ from oncelog.security.acl import Acl
 from oncelog.security.quotas import Entity
 
 if TYPE_CHECKING:
+    from oncelog.controller.partition_image import PartitionImage
     from oncelog.security.scram import ScramCredential, ScramUser
 
 _GONE: Final = PartitionState(NodeId(-1), LeaderEpoch(-1), replicas=(), in_sync=())
@@ -106,9 +107,12 @@ class Metadata:
 
     def partition_state(self, topic: Topic, index: int) -> PartitionState:
         """Without a leader for one that was deleted meanwhile."""
+        return state_of(self.partitions_of(topic).get(index))
+
+    def partitions_of(self, topic: Topic) -> Mapping[int, PartitionImage]:
+        """As they are now: what is returned does not change. Nothing for a topic that was deleted meanwhile."""
         known = self.image.topics.get(topic.topic_id)
-        found = None if known is None else known.partitions.get(index)
-        return _GONE if found is None else PartitionState.from_image(found)
+        return {} if known is None else known.partitions
 
     def leader_of(self, partition: TopicPartition) -> NodeId | None:
         """None when there is no such partition, or no longer."""
@@ -116,6 +120,10 @@ class Metadata:
         if topic is None or not 0 <= partition.partition < topic.partition_count:
             return None
         return self.partition_state(topic, partition.partition).leader
+
+
+def state_of(image: PartitionImage | None) -> PartitionState:
+    return _GONE if image is None else PartitionState.from_image(image)
 
 
 def broker_configs(image: Image) -> dict[str, dict[str, str]]:

@@ -40,6 +40,8 @@ ENCODED_HERE_ELEMENTS_MAX: Final = 2_000
 """An answer with more is encoded by a worker."""
 BRIEF_S: Final = 0.001
 """What was answered within this time is not looked at: so many elements cannot be made in it."""
+_MADE_WHEN_ENCODED: Final = frozenset({ApiKey.METADATA})
+"""What their answers have is made by their encoders, so that the time until then tells nothing."""
 _WITH_RECORDS: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
 _LEVELS_WITH_RECORDS: Final = 2
 """Topics and partitions: what is below them is bounded (`aborted_transactions`)."""
@@ -229,7 +231,8 @@ class Dispatcher:
     def _framed(self, route: _Route, correlation_id: int, message: Any, started_s: float) -> Answer:
         spent_s = time.perf_counter() - started_s
         self._broker.metrics.request_served(route.key, spent_s)
-        if spent_s < BRIEF_S or not is_long(route.key, message):
+        is_brief = spent_s < BRIEF_S and route.key not in _MADE_WHEN_ENCODED
+        if is_brief or not is_long(route.key, message):
             return route.frame(correlation_id, message)
 
         def encoded(result: Buffers | Exception | None) -> Buffers | None:

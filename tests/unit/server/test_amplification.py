@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
 
 from oncelog.core.errors import ErrorCode
+from oncelog.core.steps import at_once
 from oncelog.protocol.api import decode_request, encode_request
 from oncelog.protocol.decoder import REQUEST_ELEMENTS_MAX, TAGS_MAX
 from oncelog.protocol.framing import parse_request_header
@@ -19,7 +21,7 @@ from oncelog.protocol.messages.describe_transactions import DescribeTransactions
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.find_coordinator import FindCoordinatorRequest
 from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from oncelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -32,7 +34,11 @@ from oncelog.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from oncelog.protocol.primitives import MalformedRequest, uvarint
+from oncelog.server import dispatch
+from oncelog.server.context import Peer, RequestContext
+from oncelog.server.dispatch import ENCODED_HERE_ELEMENTS_MAX
 from oncelog.server.handlers.h02_list_offsets import _asked_twice
+from oncelog.server.handlers.h03_metadata import handle as describe_metadata
 from tests.unit.server.harness import BrokerInProcess
 
 OFFSET_FETCH_VERSION = 9
@@ -174,6 +180,33 @@ def test_tags_of_a_header_are_counted() -> None:
 def test_large_requests_and_answers_go_through_a_worker(node: BrokerInProcess) -> None:
     answer = node.call(offset_fetch(list(range(50_000))), OFFSET_FETCH_VERSION)
     assert len(answer.groups[0].topics[0].partitions) == 50_000
+
+
+def test_metadata_of_many_partitions_takes_no_memory_before_it_is_encoded(node: BrokerInProcess) -> None:
+    node.create("wide", 5_000)
+    context = RequestContext(12, "", Peer("127.0.0.1", "127.0.0.1"))
+    tracemalloc.start()
+    try:
+        answer = at_once(describe_metadata(node.broker, MetadataRequest(topics=None), context))
+        assert isinstance(answer, MetadataResponse)
+        taken_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    (wide,) = [topic for topic in answer.topics if topic.name == "wide"]
+    assert [partition.partition_index for partition in wide.partitions] == list(range(5_000))
+    assert taken_bytes < 5_000 * 8
+
+
+def test_metadata_of_many_partitions_is_encoded_by_a_worker_however_fast_it_is_found(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.create("wide", ENCODED_HERE_ELEMENTS_MAX)
+    monkeypatch.setattr(dispatch, "BRIEF_S", 1_000)
+    jobs: list[object] = []
+    run = node.broker.encoding.run
+    monkeypatch.setattr(node.broker.encoding, "run", lambda job: jobs.append(job) or run(job))
+    assert len(node.call(MetadataRequest(topics=None), 12).topics) > 0
+    assert len(jobs) == 1
 
 
 def test_partitions_of_all_fetch_sessions_are_bounded(node: BrokerInProcess) -> None:

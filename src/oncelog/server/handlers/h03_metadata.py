@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
+from typing import TYPE_CHECKING, Final
 
-from oncelog.cluster.metadata import Topic
-from oncelog.cluster.partition_state import PartitionState
+from oncelog.cluster.metadata import Topic, state_of
 from oncelog.controller.topic_rules import name_problem
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, NULL_UUID, NodeId
@@ -24,10 +24,14 @@ from oncelog.server.broker import Broker, Node
 from oncelog.server.context import RequestContext
 from oncelog.server.turns import ITEM_BYTES, Steps, in_steps
 
+if TYPE_CHECKING:
+    from oncelog.controller.partition_image import PartitionImage
+
 _AUTO_CREATION_FLAG_VERSION = 4
 _LISTENER_ERROR_VERSION = 6
 _TOPIC_ID_VERSION = 12
-_PARTITIONS_PER_STEP = 100
+_PARTITIONS_PER_STEP = 1000
+_NO_LEADER: Final = NodeId(-1)
 
 
 def handle(
@@ -157,31 +161,50 @@ def _missing(broker: Broker, leader: NodeId, context: RequestContext) -> ErrorCo
 def _describe(
     broker: Broker, topic: Topic, context: RequestContext, alive: Set[NodeId]
 ) -> Steps[MetadataResponseTopic]:
-    described = MetadataResponseTopic(
-        name=topic.name, topic_id=topic.topic_id, is_internal=topic.name in INTERNAL_TOPICS
+    images = broker.metadata.partitions_of(topic)
+    errors = {_NO_LEADER: _missing(broker, _NO_LEADER, context)}
+    for number, image in enumerate(images.values(), 1):
+        if number % _PARTITIONS_PER_STEP == 0:
+            yield
+        leader = image.leader
+        if leader not in alive and leader not in errors:
+            errors[leader] = _missing(broker, leader, context)
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=_Partitions(topic.partition_count, images, alive, errors),  # type: ignore[arg-type]  # as good as a list for its encoder
     )
-    partition_state, add = broker.metadata.partition_state, described.partitions.append
-    latest: PartitionState | None = None
-    for index in range(topic.partition_count):
-        if index and index % _PARTITIONS_PER_STEP == 0:
-            yield _PARTITIONS_PER_STEP * ITEM_BYTES
-        state = partition_state(topic, index)
-        if state is not latest:
-            # On one node all partitions of a topic have the same state.
-            latest, has_leader = state, state.leader in alive
-            error = ErrorCode.NONE if has_leader else _missing(broker, state.leader, context)
-            replicas: list[int] = [*state.replicas]
-            in_sync: list[int] = [*state.in_sync]
-            offline: list[int] = [replica for replica in replicas if replica not in alive]
-        add(
-            MetadataResponsePartition(
-                error_code=error,
-                partition_index=index,
-                leader_id=state.leader if has_leader else -1,
-                leader_epoch=state.leader_epoch,
-                replica_nodes=replicas,
-                isr_nodes=in_sync,
-                offline_replicas=offline,
-            )
+
+
+class _Partitions:
+    """The partitions of a topic, each made when it is encoded: as objects they take ten times the memory of their
+    bytes, and the answers to many clients are made at the same time. A worker may encode them: nothing here changes."""
+
+    def __init__(
+        self, count: int, images: Mapping[int, PartitionImage], alive: Set[NodeId], errors: Mapping[NodeId, ErrorCode]
+    ) -> None:
+        """`errors` has all leaders that are not alive."""
+        self._count = count
+        self._images = images
+        self._alive = alive
+        self._errors = errors
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[MetadataResponsePartition]:
+        return map(self.__getitem__, range(self._count))
+
+    def __getitem__(self, index: int) -> MetadataResponsePartition:
+        state, alive = state_of(self._images.get(index)), self._alive
+        has_leader = state.leader in alive
+        return MetadataResponsePartition(
+            error_code=ErrorCode.NONE if has_leader else self._errors[state.leader],
+            partition_index=index,
+            leader_id=state.leader if has_leader else _NO_LEADER,
+            leader_epoch=state.leader_epoch,
+            replica_nodes=[*state.replicas],
+            isr_nodes=[*state.in_sync],
+            offline_replicas=[replica for replica in state.replicas if replica not in alive],
         )
-    return described
