@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from oncelog.client.offsets import OffsetAndMetadata
 from oncelog.core.ids import TopicPartition
-from oncelog.core.sink_note import METADATA_BYTES_MAX, Note
+from oncelog.core.sink_note import METADATA_BYTES_MAX, WRITER_CHARACTERS_MAX, Note
+from oncelog.spark.first_commit import mark_of
 from oncelog.spark.micro_batch import MicroBatch
 from oncelog.spark.offsets import Offsets, StreamOffset, merge, parse_source_offset, uneven
 from oncelog.spark.planning import OffsetRange, bounds_text
@@ -20,6 +21,7 @@ from oncelog.spark.resume import (
     Verdict,
     changed_offsets,
     check_tables,
+    former_id,
     judge,
     offsets_to_commit,
 )
@@ -57,6 +59,7 @@ def verdict(
     stateful: bool = False,
     has_committed: bool = False,
     batch_id_partition: TopicPartition | None = BATCH_ID_PARTITION,
+    marks: tuple[str, ...] = (),
 ) -> Verdict:
     return judge(
         one,
@@ -65,6 +68,7 @@ def verdict(
         group="g",
         on_new_checkpoint=policy,
         keeps_state=lambda: stateful,
+        marks_left=lambda: marks,
         has_committed=has_committed,
     )
 
@@ -316,6 +320,40 @@ def test_a_query_whose_positions_were_all_written_over_is_refused_unless_it_has_
         verdict(
             batch(4, {}), committed("other", 3, {BATCH_ID_PARTITION: 3}), NewCheckpoint.REPROCESS, has_committed=True
         )
+
+
+def test_a_first_batch_that_may_have_been_committed_is_refused_when_its_note_is_gone() -> None:
+    first = batch(0, {P0: 20}, {P0: 10}, appeared=frozenset({P0}))
+    before = committed("old", 8, {P0: 10})
+    marks = (mark_of("g", before, [P0]),)
+    assert verdict(first, before, marks=marks) is Verdict.WRITE
+    # The same position, but somebody has committed it since, perhaps over the note of this batch.
+    over = committed("other", 9, {P0: 10}, writer="copy-2")
+    with pytest.raises(CannotResume, match=r"not as it was then: query other \(transactional id copy-2\)"):
+        verdict(first, over, marks=marks)
+    for gone in ({}, {P0: OffsetAndMetadata(10, "")}):
+        with pytest.raises(CannotResume, match="not as it was then: its offsets were changed or deleted"):
+            verdict(first, gone, marks=marks)
+    assert verdict(first, over, NewCheckpoint.REPROCESS, marks=marks) is Verdict.WRITE
+    # Offsets of topics that it does not read are none of its business.
+    assert verdict(first, {**before, **committed("other", 3, {P1: 5})}, marks=marks) is Verdict.WRITE
+    # Another group than that it was about to commit for.
+    with pytest.raises(CannotResume, match="group_id was changed"):
+        verdict(first, {}, marks=(mark_of("before", {}, [P0]),))
+
+
+def test_the_transactional_id_that_a_query_had_before() -> None:
+    one = batch(4, {P0: 20, P1: 20})
+    renamed = {**committed("q", 3, {P0: 10}, writer="new"), **committed("q", 2, {P1: 10}, writer="old")}
+    assert former_id(one, committed("q", 3, {P0: 10}, writer="old"), "new") == "old"
+    assert former_id(one, renamed, "new") is None
+    assert former_id(one, committed("q", 3, {P0: 10}), "new") is None
+    assert former_id(one, committed("other", 3, {P0: 10}, writer="old"), "new") is None
+    # Notes have no more of a very long one.
+    long = "x" * (WRITER_CHARACTERS_MAX + 1)
+    found = committed("q", 3, {P0: 10}, writer=long[:WRITER_CHARACTERS_MAX])
+    assert former_id(one, found, long) is None
+    assert former_id(one, found, "new") is None
 
 
 def test_a_partition_that_appears_may_have_been_anothers() -> None:

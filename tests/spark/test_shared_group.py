@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from oncelog.core import failpoints
+from tests.spark.brokers import APACHE, SHARED, on_brokers
 from tests.spark.pipeline import Pipeline
-from tests.spark.test_sink_failures import crash_in_the_sink
+from tests.spark.test_sink_failures import crash_in_the_sink, lose_the_answer_to_a_commit
 
 pytestmark = pytest.mark.spark
 
@@ -56,6 +59,44 @@ def test_a_slow_batch_does_not_write_over_the_note_of_another_query(
     pipeline.run()
     assert pipeline.kafka.values(pipeline.target) == HUNDRED
     assert pipeline.kafka.values(second.target) == []
+
+
+@on_brokers(SHARED, APACHE[-1])
+@pytest.mark.parametrize("fate", ["dies", "does not learn of its commit"])
+def test_a_first_batch_that_another_query_commits_over_is_not_written_again(
+    pipeline: Pipeline, second: Pipeline, fate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have looked at the group before either has committed, and the second puts it back to where the batch of the
+    first began."""
+    looked, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        looked.set()
+        assert go_on.wait(60)
+
+    failpoints.arm("spark.sink.after_last_look", failpoints.on_nth_hit(1, hold))
+    pipeline.kafka.send(pipeline.source, HUNDRED[:50], partition=0)
+    other = second.start()
+    assert looked.wait(60)
+    pipeline.kafka.send(pipeline.source, HUNDRED[50:], partition=0)
+    pipeline.options["startingOffsets"] = json.dumps({pipeline.source: {"0": 50, "1": 0}})
+
+    def commit_over() -> None:
+        go_on.set()
+        other.awaitTermination()
+
+    refused = f"not as it was then: query {other.id} .transactional id {second.id}"
+    if fate == "dies":
+        crash_in_the_sink(monkeypatch, "after_commit", 1)
+        with pytest.raises(Exception, match="SimulatedCrash"):
+            pipeline.run()
+        commit_over()
+    else:
+        lose_the_answer_to_a_commit(monkeypatch, meanwhile=commit_over)
+    with pytest.raises(Exception, match=refused):
+        pipeline.run()
+    assert pipeline.kafka.values(second.target) == HUNDRED[:50]
+    assert pipeline.kafka.values(pipeline.target) == HUNDRED[50:]
 
 
 def test_a_query_whose_position_another_has_written_over_stops_with_both_names(

@@ -8,6 +8,7 @@ and a loop that only looks alive would wait for ever.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import os
 import sys
@@ -19,11 +20,15 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+END_TIMEOUT_S = 5.0
+
+
 class LoopThread:
-    """An event loop that runs on a daemon thread until the process ends."""
+    """An event loop that runs on a daemon thread until the interpreter ends."""
 
     def __init__(self) -> None:
         self.loop = new_event_loop()
+        self._ended = False
         self._thread = threading.Thread(target=self._serve, name="oncelog-client", daemon=True)
         self._thread.start()
 
@@ -39,7 +44,7 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError("a blocking call of oncelog.client was made on its own event loop: await the async one")
-        if sys.is_finalizing():
+        if self._ended or sys.is_finalizing():
             # The thread runs no more, and nobody would ever answer.
             coroutine.close()
             raise RuntimeError("a blocking call of oncelog.client was made while the interpreter ends: close it before")
@@ -49,6 +54,12 @@ class LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+    def end(self) -> None:
+        """Wait until nothing runs on the loop any more. A loop in the middle of a long call is left to itself."""
+        self._ended = True
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(END_TIMEOUT_S)
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -78,10 +89,18 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     return background().run(coroutine)
 
 
+def _end() -> None:
+    """A daemon thread lives as long as the process, and one that comes back from C code when the interpreter is gone
+    already (uvloop's does, for a timer or a connection that the other side closes) ends the process with SIGSEGV."""
+    if _thread is not None:
+        _thread.end()
+
+
 def _forget_after_fork() -> None:
     global _lock, _thread
     _lock = threading.Lock()
     _thread = None
 
 
+atexit.register(_end)
 os.register_at_fork(after_in_child=_forget_after_fork)

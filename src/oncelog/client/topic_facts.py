@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 SETTINGS_AGE_S = 60.0
 """How long the settings of a topic may be taken for granted: they hardly ever change."""
+TOPIC_NAME_LENGTH_MAX = 249
+"""No topic has a longer name. A broker would not answer if it were asked for one of a row that holds a whole text."""
 _KEYS = ["cleanup.policy", "max.message.bytes"]
 
 
@@ -49,6 +51,7 @@ class TopicLookup(AdminBase):
 
     async def facts(self, names: Collection[str]) -> dict[str, TopicFacts]:
         """The facts of topics that exist now; others are left out."""
+        names = [name for name in names if len(name) <= TOPIC_NAME_LENGTH_MAX]
         await self.cluster.refresh(names, self._deadline())
         found = {name: self.cluster.topics[name] for name in names if name in self.cluster.topics}
         await self._renew_settings(found)

@@ -28,7 +28,7 @@ class Note:
     call: str | None = None
     """Of a plain write: the call that wrote it."""
     writer: str | None = None
-    """Of a stream: its transactional id, cut where it is very long. For people: it decides nothing."""
+    """Of a stream: its transactional id, cut where it is very long."""
     tables: str | None = None
     """Of a query with state: what the batch has read of topics as tables (see `table_versions`). One note of a batch
     has it."""

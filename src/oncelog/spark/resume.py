@@ -17,6 +17,8 @@ the note is the truth about what was written, whatever Spark's checkpoint rememb
                                            is new, or the very first                           write
     there is none, the group is another's  is the query's first and begins where the group     write
                                            stands
+    there is none, and the group is not    is the query's first, and was about to be           refuse: it may have been
+    as it was before the first commit      committed before                                    written
                                            is its first and does not                           refuse: a new checkpoint
                                            is a later one                                      refuse: two queries share
                                                                                                the group
@@ -37,12 +39,13 @@ the same note.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 
 from oncelog.client import OffsetAndMetadata
 from oncelog.core.ids import TopicPartition
-from oncelog.core.sink_note import Note
+from oncelog.core.sink_note import WRITER_CHARACTERS_MAX, Note
+from oncelog.spark.first_commit import mark_of
 from oncelog.spark.micro_batch import MicroBatch
 from oncelog.spark.offsets import Offsets, to_wire
 from oncelog.spark.planning import bounds_number, ends_of_bounds
@@ -89,6 +92,13 @@ def offsets_to_commit(
     return {batch_id_partition: OffsetAndMetadata(batch.batch_id, note(batch_id_partition))}
 
 
+def committed_places(batch: MicroBatch, batch_id_partition: TopicPartition | None) -> Collection[TopicPartition]:
+    """What a batch commits offsets for."""
+    if batch.has_kafka_source:
+        return batch.end.keys()
+    return () if batch_id_partition is None else (batch_id_partition,)
+
+
 def changed_offsets(offsets: Committed, committed: Committed) -> dict[TopicPartition, OffsetAndMetadata]:
     """Those of a batch's offsets that the group does not have yet, and always the first one, which has the note of the
     batch."""
@@ -124,11 +134,13 @@ def judge(
     group: str,
     on_new_checkpoint: NewCheckpoint,
     keeps_state: Callable[[], bool],
+    marks_left: Callable[[], Collection[str]],
     has_committed: bool = False,
 ) -> Verdict:
     """Write or skip; raises CannotResume when either would lose or repeat input.
 
-    `has_committed`: this run of the query has committed a batch, so that a note of its own must be there.
+    `marks_left` are those of `first_commit`. `has_committed`: this run of the query has committed a batch, so that a
+    note of its own must be there.
     """
     own = _newest_own(batch, committed)
     if own is not None or has_committed:
@@ -136,6 +148,10 @@ def judge(
     if own is None:
         if on_new_checkpoint is NewCheckpoint.REFUSE:
             _check_new_checkpoint(batch, committed, batch_id_partition, group)
+            if batch.batch_id == 0:
+                _check_never_committed(
+                    batch, committed, committed_places(batch, batch_id_partition), group, marks_left()
+                )
         return Verdict.WRITE
     behind = _lies_behind(batch.end, committed)
     if batch.batch_id == own.batch_id and own.plan in (batch.planned_ms, None) and behind:
@@ -146,6 +162,15 @@ def judge(
     if batch.offsets_tell_all and behind and not keeps_state():
         return Verdict.SKIP
     raise CannotResume(_old_copy(batch, own, committed, group, mismatch))
+
+
+def former_id(batch: MicroBatch, committed: Committed, transactional_id: str) -> str | None:
+    """The transactional id under which the query has committed before, if it was another one."""
+    own = _newest_own(batch, committed)
+    if own is None or own.writer is None or own.writer == transactional_id[:WRITER_CHARACTERS_MAX]:
+        return None
+    # One that was cut is no id.
+    return own.writer if len(own.writer) < WRITER_CHARACTERS_MAX else None
 
 
 def _newest_own(batch: MicroBatch, committed: Committed) -> Note | None:
@@ -189,8 +214,8 @@ def _check_not_shared(
     batch: MicroBatch, committed: Committed, batch_id_partition: TopicPartition | None, group: str
 ) -> None:
     """Raise CannotResume for a position of this query that another one has written since."""
-    places = batch.end.keys() - batch.appeared if batch.has_kafka_source else {batch_id_partition}
-    for partition in sorted(place for place in places if place is not None and place in committed):
+    own = set(committed_places(batch, batch_id_partition)) - batch.appeared
+    for partition in sorted(own & committed.keys()):
         note = Note.from_text(committed[partition].metadata)
         if note is not None and note.query_id != batch.query_id:
             raise CannotResume(_shared(batch, partition, committed[partition].offset, note, group))
@@ -224,6 +249,21 @@ def _check_new_checkpoint(
         if start != stands.offset:
             why = _positions(partition, start, stands.offset)
             raise CannotResume(_new_checkpoint(batch, committed, group, why))
+
+
+def _check_never_committed(
+    batch: MicroBatch,
+    committed: Committed,
+    places: Collection[TopicPartition],
+    group: str,
+    marks: Collection[str],
+) -> None:
+    """Raise CannotResume for a first batch without a note that may have had one."""
+    if not marks or mark_of(group, committed, places) in marks:
+        return
+    notes = ((place, Note.from_text(committed[place].metadata)) for place in sorted(places) if place in committed)
+    other = next(((place, note) for place, note in notes if note is not None), None)
+    raise CannotResume(_not_as_it_was(batch, group, *(other or (None, None))))
 
 
 def _listed(offsets: tuple[int, ...]) -> str:
@@ -261,13 +301,30 @@ def _read_twice(batch: MicroBatch, group: str, what: str) -> str:
     )
 
 
+def _written_by(note: Note) -> str:
+    return "" if note.writer is None else f" (transactional id {note.writer})"
+
+
 def _shared(batch: MicroBatch, partition: TopicPartition, stands: int, note: Note, group: str) -> str:
-    by = "" if note.writer is None else f" (transactional id {note.writer})"
     return (
         f"two queries use group {group}: this is query {batch.query_id} of checkpoint {batch.checkpoint}, which has "
-        f"written its position in {partition} there, and query {note.query_id}{by} has written another over it, at "
-        f"offset {stands}. A group belongs to one query, or each takes the other's offsets for its own: stop one of "
-        "them and give it a group_id of its own. If the other query has replaced this one for good, let this one end"
+        f"written its position in {partition} there, and query {note.query_id}{_written_by(note)} has written another "
+        f"over it, at offset {stands}. A group belongs to one query, or each takes the other's offsets for its own: "
+        "stop one of them and give it a group_id of its own. If the other query has replaced this one for good, let "
+        "this one end"
+    )
+
+
+def _not_as_it_was(batch: MicroBatch, group: str, place: TopicPartition | None, note: Note | None) -> str:
+    what = "its offsets were changed or deleted, or group_id was changed"
+    if note is not None:
+        what = f"query {note.query_id}{_written_by(note)} has committed an offset of {place} since"
+    return (
+        f"batch {batch.batch_id} of query {batch.query_id}, checkpoint {batch.checkpoint}, was about to be committed "
+        f"when it was run before, and group {group} is not as it was then: {what}. So the group does not tell whether "
+        "the batch was written. A group belongs to one query: give each a group_id of its own. Then choose one: look "
+        'whether the output has the batch, and if not, pass on_new_checkpoint="reprocess" to write it; if it has, '
+        "start a new checkpoint behind it."
     )
 
 

@@ -12,6 +12,7 @@ what the attempt believed. A task that Spark runs a second time within one epoch
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import threading
 import time
@@ -20,14 +21,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from oncelog.client import WorkerClient, worker_client
+from oncelog.client import KafkaError, TransactionClient, WorkerClient, worker_client
 from oncelog.core import failpoints
+from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import TopicPartition
 from oncelog.spark.batch_report import REPORTS_MAX, BatchReport
 from oncelog.spark.checkpoint import DEFAULT_LOCATION, is_made_up
+from oncelog.spark.first_commit import leave_mark, mark_of, marks_left
 from oncelog.spark.identity import Identity
 from oncelog.spark.micro_batch import MicroBatch, is_running, keeps_state, running_batch
-from oncelog.spark.resume import Committed, Verdict, changed_offsets, check_tables, judge, offsets_to_commit
+from oncelog.spark.resume import (
+    Committed,
+    Verdict,
+    changed_offsets,
+    check_tables,
+    former_id,
+    judge,
+    offsets_to_commit,
+)
 from oncelog.spark.rows import plain_columns
 from oncelog.spark.sink_options import (
     SinkOptions,
@@ -43,6 +54,8 @@ from oncelog.spark.write_job import Written, run_write_job
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+logger = logging.getLogger(__name__)
 
 OFFSET_LOG_VERSION = "spark.sql.streaming.offsetLog.formatVersion"
 ALL_OFFSETS_S = 3600.0
@@ -209,6 +222,7 @@ class ExactlyOnceSink:
             return Written(0, 0, ())
         group, self._group = self._group, None
         if group is None or group.run_id != batch.run_id:
+            self._fence_former_id(identity, batch)
             group = KnownGroup(batch.run_id, identity.client.fetch_offsets(options.group_id))
         committed = group.committed
         known = only_existing_partitions(options, batch, committed)
@@ -240,6 +254,9 @@ class ExactlyOnceSink:
             changed_offsets(offsets, committed) if group.all_committed_s > time.monotonic() - ALL_OFFSETS_S else offsets
         )
         self._check_unmoved(identity, committed, committing)
+        if batch.batch_id == 0:
+            leave_mark(self.spark, batch.checkpoint, mark_of(options.group_id, committed, offsets))
+        failpoints.hit("spark.sink.after_last_look")
         identity.client.commit_offsets(options.group_id, committing)
         # 4. The decision: output, offsets and note become visible together.
         failpoints.hit("spark.sink.before_commit")
@@ -260,6 +277,28 @@ class ExactlyOnceSink:
         )
         failpoints.hit("spark.sink.after_commit")
         return written
+
+    def _fence_former_id(self, identity: Identity, batch: MicroBatch) -> None:
+        """The query may have got another transactional id: a driver with the one before could still commit a batch that
+        this one writes too, and a transaction that it left open would have to be waited for."""
+        options = self.transactor.options
+        # Offsets that are pending are not waited for: they may be those of the very driver that is to be fenced.
+        committed = identity.client.fetch_offsets(options.group_id, require_stable=False)
+        former = former_id(batch, committed, options.transactional_id)
+        if former is None:
+            return
+        logger.warning(
+            "query %s has committed with transactional id %s, and has %s now: what goes on under the old one is fenced",
+            batch.query_id,
+            former,
+            options.transactional_id,
+        )
+        try:
+            TransactionClient(identity.client).init(former, options.transaction_timeout_ms)
+        except KafkaError as error:
+            if error.code != ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+                raise
+            logger.warning("transactional id %s may not be used by this query any more: it is not fenced", former)
 
     def _check_unmoved(self, identity: Identity, before: Committed, offsets: Committed) -> None:
         """Raise GroupMoved when somebody else has written where this batch is going to. The next attempt judges it."""
@@ -284,6 +323,7 @@ class ExactlyOnceSink:
             group=options.group_id,
             on_new_checkpoint=options.on_new_checkpoint,
             keeps_state=lambda: keeps_state(self.spark, batch.query_id),
+            marks_left=lambda: marks_left(self.spark, batch.checkpoint),
             has_committed=self._committed_for == batch.query_id,
         )
 

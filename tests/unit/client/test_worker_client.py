@@ -110,3 +110,15 @@ def test_a_topic_that_was_not_there_is_asked_for_again(
     module_admin.create_topics([NewTopic(topic, 1, configs=settings)])
     facts = client.topic_facts([topic])[topic]
     assert (facts.partitions, facts.is_compacted, facts.message_bytes_max) == (1, True, 5000)
+
+
+def test_a_name_that_no_topic_can_have_is_unknown_however_long(
+    module_admin: Admin, unique: Callable[[str], str], client: WorkerClient, requests: Counter[str]
+) -> None:
+    """A column of rows may hold anything, and a broker closes the connection at a string beyond 32 KiB."""
+    topic = unique("there")
+    module_admin.create_topics([NewTopic(topic, 1)])
+    long = ["x" * 250, "x" * 40_000, "\u00e4" * 20_000]
+    assert client.topic_facts([*long, topic]).keys() == {topic}
+    assert client.topic_facts(long) == {}
+    assert requests["MetadataRequest"] <= 2

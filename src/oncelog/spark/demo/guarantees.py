@@ -90,6 +90,7 @@ class AtMostOnce:
             group=self.group_id,
             on_new_checkpoint=NewCheckpoint.REPROCESS,
             keeps_state=lambda: False,
+            marks_left=frozenset,
         )
         self.written = None
         if verdict is Verdict.SKIP:
