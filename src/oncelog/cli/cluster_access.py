@@ -122,7 +122,7 @@ class ClusterAccess:
                 with socket.create_connection((host, port), timeout=PROBE_TIMEOUT_S):
                     return
             except OSError as error:
-                problems.append(f"{host}:{port}: {error.strerror or error}")
+                problems.append(f"{Address(host, port)}: {error.strerror or error}")
         raise click.ClickException(
             f"no broker answers at {'; '.join(problems)}. Start one with '{_serve_command(addresses)}', or name "
             f"another with --bootstrap-servers or {SERVERS_VARIABLE}"

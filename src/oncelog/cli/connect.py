@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import click
 
 from oncelog.cli import progress
 from oncelog.cli.cluster_access import ClusterAccess, cluster_options
-from oncelog.cli.output import count_of, output_option, print_json, print_table, show_time
+from oncelog.cli.output import count_of, output_option, print_json, print_table, print_wrapped, show_duration
 from oncelog.core.address import LOOPBACK, parse_address
 
 if TYPE_CHECKING:
@@ -140,14 +141,28 @@ def status_command(access: ClusterAccess, output: str) -> None:
     if output == "json":
         print_json(rows)
         return
-    columns = ["connector", "state", "records", "commits", "dead_letters", "restarts", "lag", "reported", "error"]
+    columns = ["connector", "state", "records", "commits", "dead", "restarts", "lag", "reported"]
     if any(row["snapshot"] for row in rows):
         columns.insert(2, "snapshot")
+    now_ms = int(time.time() * 1000)
     shown = [
-        {**row, "reported": show_time(row["time_ms"]), "snapshot": _snapshot_text(row["snapshot"])} for row in rows
+        {
+            **row,
+            "dead": row["dead_letters"],
+            "reported": f"{show_duration(max(0, now_ms - row['time_ms']))} ago",
+            "snapshot": _snapshot_text(row["snapshot"]),
+        }
+        for row in rows
     ]
-    names = [column.replace("_", " ") for column in columns]
-    print_table(names, [[row[c] for c in columns] for row in shown], empty="no connector has reported anything")
+    print_table(
+        columns,
+        [[row[c] for c in columns] for row in shown],
+        empty="no connector has reported anything",
+        whole=["reported"],
+    )
+    for row in rows:
+        if row["error"]:
+            print_wrapped(f"{row['connector']}: {row['error']}", 2)
 
 
 def _snapshot_text(row: dict[str, Any] | None) -> str:

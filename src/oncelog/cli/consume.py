@@ -95,7 +95,7 @@ def consume_command(
         resets = access.command("group", "reset-offsets", group, *(f"--topic={topic}" for topic in topics))
         raise click.UsageError(f"a group begins where it is: see '{resets}', or leave out --group")
     types = SchemaTypes(schema_registry, key_type, value_type).for_reading()
-    printer = Printer(style, _delimiter(delimiter), output, count, types)
+    printer = Printer(style, parsing.unescaped(delimiter, "--delimiter"), output, count, types)
     if style == "json":
         progress.turn_off()
     with access.explained():
@@ -120,10 +120,6 @@ def consume_command(
                 raise
         finally:
             printer.flush()
-
-
-def _delimiter(text: str) -> bytes:
-    return text.encode().decode("unicode_escape").encode("latin-1")
 
 
 def _config(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -263,8 +264,8 @@ def find_command(
         selection = _selection(ids, producers, transactional_id, offsets, times)
         selection = replace(
             selection,
-            key=key.encode() if key is not None else None,
-            text=text.encode() if text is not None else None,
+            key=os.fsencode(key) if key is not None else None,
+            text=os.fsencode(text) if text is not None else None,
         )
         if offset is None and moment is None and selection.is_everything:
             raise click.UsageError("say what to find: --offset, --time, --key, --text, --producer, --transactional-id")

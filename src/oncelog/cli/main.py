@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from oncelog import __version__
-from oncelog.cli import interruption
+from oncelog.cli import interruption, streams
 from oncelog.core.config import ConfigError, did_you_mean
 from oncelog.core.errors import KafkaError
 
@@ -143,6 +143,7 @@ def cli() -> None:
 def main() -> None:
     interruption.treat_signals_as_ctrl_c()
     try:
+        streams.prepare()
         sys.exit(cli.main(prog_name="oncelog", standalone_mode=False))
     except click.ClickException as error:
         error.show()
@@ -156,6 +157,9 @@ def main() -> None:
         # Python flushes stdout once more when it ends, and would complain about the same pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_BROKEN_PIPE)
-    except (ConfigError, KafkaError, OSError) as error:
+    except OSError as error:
+        click.echo(f"oncelog: {streams.sentence(error)}", err=True)
+        sys.exit(1)
+    except (ConfigError, KafkaError) as error:
         click.echo(f"oncelog: {error}", err=True)
         sys.exit(1)

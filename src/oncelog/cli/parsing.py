@@ -72,6 +72,16 @@ def _as_bad_parameter(option: str | None = None) -> Iterator[None]:
         raise click.BadParameter(str(error), param_hint=option) from None
 
 
+def unescaped(text: str, option: str) -> bytes:
+    r"""`\t` and other escapes on a command line stand for what they stand for in Python."""
+    try:
+        return os.fsencode(text).decode("unicode_escape").encode("latin-1")
+    except UnicodeEncodeError:
+        raise click.BadParameter(f"{text!r}: only bytes can be escaped, as \\t or \\xff", param_hint=option) from None
+    except UnicodeDecodeError as error:
+        raise click.BadParameter(f"{text!r}: {error.reason}; write \\\\ for a \\", param_hint=option) from None
+
+
 def state_names(texts: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
     """States in the spelling of brokers, which return nothing for an unknown state."""
     names = {name.lower(): name for name in known}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
-from oncelog.cli import interruption, progress
+from oncelog.cli import interruption, parsing, progress, streams
 from oncelog.cli.cluster_access import ClusterAccess, client_options, require_topics, split_assignment
 from oncelog.cli.completion import complete_topics
 from oncelog.cli.content_types import content_type_options
@@ -86,15 +87,17 @@ def produce_command(
         raise click.UsageError("--transaction-size needs --transactional-id")
     if key_type != "text" and style == "lines" and key_delimiter is None:
         raise click.UsageError("--key-type needs keys: give --key-delimiter or --format json")
+    if key_delimiter == "":
+        raise click.BadParameter("it is empty", param_hint="--key-delimiter")
     if style == "json" and (key_delimiter is not None or null_text is not None):
         raise click.UsageError("--key-delimiter and --null are for lines: with --format json the object says it all")
     types = SchemaTypes(schema_registry, key_type, value_type).for_writing(topic, key_schema, value_schema)
     line_format = LineFormat(
         is_json=style == "json",
-        key_delimiter=_unescaped(key_delimiter),
-        null_text=_unescaped(null_text),
+        key_delimiter=None if key_delimiter is None else parsing.unescaped(key_delimiter, "--key-delimiter"),
+        null_text=None if null_text is None else parsing.unescaped(null_text, "--null"),
         types=types,
-        headers=tuple((name, value.encode()) for name, value in (split_assignment(h, "--header") for h in headers)),
+        headers=tuple((name, os.fsencode(value)) for name, value in (split_assignment(h, "--header") for h in headers)),
     )
     access.check_settings({"transactional.id": "--transactional-id"})
     with access.explained():
@@ -111,11 +114,6 @@ def produce_command(
             _run(access, writer, files, quiet)
             if transactional_id is not None:
                 _await_markers(access, transactional_id)
-
-
-def _unescaped(text: str | None) -> bytes | None:
-    r"""`\t` on a command line is meant as a tabulator."""
-    return None if text is None else text.encode().decode("unicode_escape").encode("latin-1")
 
 
 def _producer(access: ClusterAccess, compression: str, transactional_id: str | None) -> Producer:
@@ -154,7 +152,9 @@ def _run(access: ClusterAccess, writer: RecordWriter, files: tuple[Path, ...], q
             _fail(writer, interruption.cause(interrupt), interruption.exit_code(interrupt))
         except KafkaError as error:
             _fail(writer, access.explain(error))
-        except (InvalidLine, OSError, RuntimeError) as error:
+        except OSError as error:
+            _fail(writer, streams.sentence(error))
+        except (InvalidLine, RuntimeError) as error:
             _fail(writer, str(error))
     if not quiet:
         seconds = max(time.monotonic() - started_s, 1e-6)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from oncelog.cli import parsing
 from oncelog.cli.content_types import BY_SCHEMA, ContentType, ContentTypes
 from oncelog.cli.output import json_line, show_time
 from oncelog.core.content import shown
@@ -32,7 +33,7 @@ Format = Callable[["ConsumerRecord"], bytes]
 
 def template(text: str) -> str:
     """What a `--format` stands for, with its escapes resolved."""
-    return NAMED.get(text, text).encode().decode("unicode_escape").encode("latin-1").decode()
+    return parsing.unescaped(NAMED.get(text, text), "--format").decode(errors="surrogateescape")
 
 
 def text_format(text: str, delimiter: bytes, types: ContentTypes) -> Format:
@@ -40,7 +41,7 @@ def text_format(text: str, delimiter: bytes, types: ContentTypes) -> Format:
     pieces: list[bytes | Callable[[Any], bytes]] = []
     at = 0
     for match in _FIELD.finditer(text):
-        pieces.append(text[at : match.start()].encode())
+        pieces.append(text[at : match.start()].encode(errors="surrogateescape"))
         if match[1] not in _FIELDS:
             known = ", ".join("{" + name + "}" for name in _FIELDS)
             raise click.BadParameter(
@@ -54,7 +55,7 @@ def text_format(text: str, delimiter: bytes, types: ContentTypes) -> Format:
             "{value}",
             param_hint="--format",
         )
-    pieces.append(text[at:].encode() + delimiter)
+    pieces.append(text[at:].encode(errors="surrogateescape") + delimiter)
 
     def show(record: ConsumerRecord) -> bytes:
         return b"".join(piece if isinstance(piece, bytes) else piece(record) for piece in pieces)

@@ -249,6 +249,9 @@ def delete_records_command(access: ClusterAccess, topics: tuple[str, ...], befor
             print_json(rows)
         else:
             print_table(["topic", "partition", "start", "new start", "end"], [list(row.values()) for row in rows])
+        if all(nearest[partition] == found.start for partition, found in offsets.items()):
+            click.echo("there is nothing to delete", err=True)
+            return
         confirm("Delete everything before the new starts?", yes=yes)
         admin.delete_records(nearest)
     click.echo("the records are deleted", err=True)

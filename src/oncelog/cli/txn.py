@@ -15,7 +15,6 @@ from oncelog.cli.cluster_access import (
     confirm,
     matching_topics,
     require_partitions,
-    require_topics,
     unknown_name,
     yes_option,
 )
@@ -292,7 +291,7 @@ def abort_command(access: ClusterAccess, partition: str, start_offset: int, yes:
 
     target = parsing.partition_name(partition)
     with access.admin() as admin:
-        require_topics(admin, [target.topic])
+        require_partitions(admin, [f"{target.topic}:{target.partition}"])
         opened = {found.start_offset: found for found in open_transactions(admin, [target])}
         if start_offset not in opened:
             there = ", ".join(map(str, opened)) or "none"

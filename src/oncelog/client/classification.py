@@ -65,6 +65,10 @@ _FATAL_PRODUCE: Final = frozenset(
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
     }
 )
+_ADVICE: Final = {
+    ErrorCode.INVALID_TRANSACTION_TIMEOUT: "transaction.timeout.ms is above transaction.max.timeout.ms of the brokers",
+}
+"""Where a new producer with the same settings would meet the same error."""
 _FENCED: Final = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 
 
@@ -77,7 +81,8 @@ def transaction_error(step: Step, code: int, message: str) -> TransactionError:
     if error.code in _FENCED:
         advice = "a newer producer owns this transactional id, or the transaction timed out: stop this one"
         return ProducerFenced(error.code, f"{step.value}: {error.message}: {advice}")
-    return FatalError(error.code, f"{step.value}: {error.message}: close this producer and make a new one")
+    advice = _ADVICE.get(error.code, "close this producer and make a new one")
+    return FatalError(error.code, f"{step.value}: {error.message}: {advice}")
 
 
 def produce_error(error: KafkaError) -> TransactionError:

@@ -100,7 +100,7 @@ class Cluster:
                     async with self.network.limit(deadline.remaining_ms):
                         return await attempt()
                 except TimeoutError:
-                    last = last or ConnectionLost("no answer")
+                    last = last or ConnectionLost(f"no answer from the cluster at {self.config.bootstrap_servers}")
                     break
                 except KafkaError as error:
                     if not is_retriable(error):

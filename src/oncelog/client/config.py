@@ -203,7 +203,8 @@ def _credentials(config: ClientConfig) -> tuple[str, str]:
     user, password = config.sasl_username, config.sasl_password
     if config.sasl_jaas_config is not None:
         if user is not None or password is not None:
-            raise ConfigurationError("sasl.jaas.config and sasl.username are both given: one of them is enough")
+            other = "sasl.username" if user is not None else "sasl.password"
+            raise ConfigurationError(f"sasl.jaas.config and {other} are both given: one of them is enough")
         try:
             line = parse_jaas(config.sasl_jaas_config, key="sasl.jaas.config")
         except ConfigError as error:

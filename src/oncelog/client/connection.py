@@ -75,6 +75,11 @@ class Connection(asyncio.BufferedProtocol):
             await connection._negotiate()
             if config.has_sasl:
                 connection._log_in_before(await log_in(connection, config))
+        except ConnectionLost as error:
+            connection.close(error.message)
+            if tls is not None or connection.wire.versions:
+                raise
+            raise ConnectionLost(f"{error.message}; is that a listener of Kafka, without TLS?") from error
         except BaseException:
             connection.close("the broker's versions could not be learned, or it did not let us in")
             raise

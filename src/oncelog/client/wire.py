@@ -11,6 +11,7 @@ come, and ends the socket when `closed` is set.
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -160,7 +161,12 @@ class Wire:
             raise ConnectionLost(f"the connection to {self.peer} is closed")
         key = request.API_KEY or 0
         self._last_correlation_id += 1
-        body = encode_request(key, version, request)
+        try:
+            body = encode_request(key, version, request)
+        except (struct.error, UnicodeEncodeError) as error:
+            # Before anything is written, so that the connection stays as it is.
+            what = "a text is not UTF-8" if isinstance(error, UnicodeEncodeError) else "a number is out of range"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{type(request).__name__}: {what}") from error
         self._write(encode_request_frame(key, version, self._last_correlation_id, self._config.client_id, body))
         return self._last_correlation_id
 

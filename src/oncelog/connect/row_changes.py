@@ -76,7 +76,7 @@ def decode(record: ConsumerRecord, value_format: str, of_json: Collection[str] =
     if value is None:
         return RowChange(record, None, empties=_header(record, "op") == b"t")
     if not isinstance(value, dict):
-        raise Unusable(f"its value is a {type(value).__name__}, not a JSON object of columns")
+        raise Unusable(f"its value, of the type {type(value).__name__}, is not a JSON object of columns")
     _keep_digits(value, record.value or b"", of_json)
     return RowChange(record, value, unchanged=_unchanged(record))
 

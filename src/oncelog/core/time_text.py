@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import UTC, datetime
 from typing import Final
 
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATION_MS_MAX: Final = 100 * 365 * 86_400_000
+"""A hundred years: what nobody means, and before the numbers do not fit their fields any more."""
 
 
 def duration_ms(text: str) -> int:
     """`250ms`, `10s`, `5m`, `2h`, `1d`; a plain number is seconds."""
     match = _DURATION.fullmatch(text.strip())
-    if match is not None:
-        return int(float(match[1]) * _UNITS_MS[match[2]])
     try:
-        return int(float(text) * 1000)
+        found = float(match[1]) * _UNITS_MS[match[2]] if match is not None else float(text) * 1000
     except ValueError:
-        raise ValueError(f"{text!r} is not a duration such as 30s, 5m or 2h") from None
+        found = math.nan
+    if math.isnan(found):
+        raise ValueError(f"{text!r} is not a duration such as 30s, 5m or 2h")
+    if abs(found) > _DURATION_MS_MAX:
+        raise ValueError(f"{text!r} is too long: a duration is at most 36500d")
+    return int(found)
 
 
 def time_ms(text: str, now_ms: int) -> int:

@@ -38,8 +38,8 @@ class FolderLock:
         except BlockingIOError:
             holder = os.pread(file, 32, 0).decode(errors="replace").strip() or "unknown"
             raise FolderInUseError(
-                f"{path} is in use by the process {holder}, which holds {path / LOCK_FILE}: stop it, or set another "
-                "log.dirs"
+                f"{path} is in use by the process {holder}, which holds {path / LOCK_FILE}: stop it, or use "
+                "another folder"
             ) from None
         os.ftruncate(file, 0)
         os.pwrite(file, f"{os.getpid()}\n".encode(), 0)

@@ -41,7 +41,7 @@ def test_help_imports_no_command() -> None:
     modules = modules_of("--help")
     assert packages(modules) == {"oncelog.cli", "oncelog.core"}
     assert not modules & {"asyncio", "rich", "numpy", "pyarrow", "pyspark", "cramjam"}
-    assert len([module for module in modules if module.startswith("oncelog")]) <= 9
+    assert len([module for module in modules if module.startswith("oncelog")]) <= 10
 
 
 @pytest.mark.parametrize(

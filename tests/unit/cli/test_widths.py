@@ -13,6 +13,8 @@ from rich.console import Console
 from oncelog.cli import timeline_view
 from oncelog.cli.main import cli
 from oncelog.client import Admin, NewTopic, Producer
+from oncelog.connect.progress import Progress, Status
+from oncelog.connect.status_topic import StatusWriter
 from oncelog.core.ids import TopicPartition
 from oncelog.inspection.transactions import PartitionHistory
 from oncelog.monitoring.transaction_spans import TransactionOutcome, TransactionSpan
@@ -132,3 +134,14 @@ def test_a_pipe_gets_the_ids_of_a_timeline_whole() -> None:
     assert "●" in beside
     assert "marker 1000100  committed" in listed
     assert "epoch 12" in listed
+
+
+def test_what_connectors_report_fits(shared_broker: BrokerProcess, name: str) -> None:
+    error = f"the record at {LONG_ID}-0 offset 4711 cannot be written: {'there is no column for it, ' * 9}"
+    with StatusWriter({"bootstrap.servers": shared_broker.bootstrap_servers}) as writer:
+        progress = Progress(records=1_234_567, commits=12_345, dead_letters=99, lag=12_345)
+        writer.write(Status(name, progress, state="stopped", restarts=12, error=error))
+    code, shown = on_a_terminal(["connect", "status", "-b", shared_broker.bootstrap_servers], COLUMNS)
+    assert code == 0
+    assert max(map(len, shown.splitlines())) <= COLUMNS, shown
+    assert f"{name}: the record at {LONG_ID}-0 offset 4711" in " ".join(shown.split())

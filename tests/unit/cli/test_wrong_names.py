@@ -11,6 +11,8 @@ from click.testing import CliRunner, Result
 from oncelog.cli.main import cli
 from oncelog.client import Admin
 from oncelog.client.admin_configs import ConfigResource, ResourceType
+from oncelog.client.admin_topics import NewTopic
+from oncelog.core.errors import KafkaError
 
 Run = Callable[..., Result]
 
@@ -34,6 +36,16 @@ def test_a_setting_that_does_not_exist_is_not_said_to_have_its_default_again(
     [
         ("topic list --timeout soon", "--timeout: 'soon' is not a duration"),
         ("topic list --timeout 0", "--timeout: '0' is too short"),
+        ("topic list --timeout inf", "--timeout: 'inf' is too long"),
+        ("topic list --timeout 1e400", "--timeout: '1e400' is too long"),
+        ("topic list --timeout 40000d", "--timeout: '40000d' is too long"),
+        ("topic list --timeout nan", "--timeout: 'nan' is not a duration"),
+        ("txn list --older-than inf", "--older-than: 'inf' is too long"),
+        ("produce t --key-delimiter=", "--key-delimiter: it is empty"),
+        ("produce t --key-delimiter \\", "--key-delimiter: '\\\\': \\ at end of string"),
+        ("produce t --null \\u20ac", "--null: '\\\\u20ac': only bytes can be escaped"),
+        ("consume t --delimiter \\x", "--delimiter: '\\\\x': truncated"),
+        ("consume t --format {value}\\x", "--format: '{value}\\\\x': truncated"),
         ("txn list --older-than x", "--older-than: 'x' is not a duration"),
         ("txn hanging --older-than x", "--older-than: 'x' is not a duration"),
         ("txn watch --for x", "--for: 'x' is not a duration"),
@@ -70,3 +82,42 @@ def test_a_demo_is_not_begun_with_what_cannot_be() -> None:
         done = CliRunner().invoke(cli, ["demo", *given])
         assert done.exit_code == 2
         assert complaint in done.output
+
+
+def test_a_partition_that_is_not_there_is_refused_before_its_leader_is_asked(run: Run, topic: str) -> None:
+    refused = run("txn", "abort", f"{topic}:9", "--start-offset", 0, "--yes", "--timeout", "5s")
+    assert (refused.exit_code, "there is no 9" in refused.output) == (1, True), refused.output
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["topic", "create", "wide", "--partitions", 2**32], "CreateTopicsRequest: a number is out of range"),
+        (["topic", "create", "wide", "--replication-factor", 2**15], "CreateTopicsRequest: a number is out of range"),
+        (["topic", "create", "\udcff"], "CreateTopicsRequest: a text is not UTF-8"),
+    ],
+)
+def test_what_no_request_has_room_for_is_an_error_of_that_request_alone(
+    run: Run, admin: Admin, topic: str, words: list[object], complaint: str
+) -> None:
+    refused = run(*words)
+    assert (refused.exit_code, complaint in refused.output) == (1, True), refused.output
+    with pytest.raises(KafkaError, match="out of range"):
+        admin.create_topics([NewTopic("wide", num_partitions=2**32)])
+    assert topic in admin.list_topics()
+
+
+def test_a_transaction_may_not_take_longer_than_brokers_allow(run: Run, topic: str) -> None:
+    refused = run("produce", topic, "--transactional-id", "slow", "--set", "transaction.timeout.ms=999999999")
+    assert refused.exit_code == 1
+    assert "above transaction.max.timeout.ms of the brokers" in refused.output
+
+
+def test_records_that_are_not_there_are_not_said_to_be_deleted(run: Run, topic: str) -> None:
+    for place in ("0", "latest"):
+        done = run("topic", "delete-records", topic, "--before", place, "--yes")
+        assert (done.exit_code, "there is nothing to delete" in done.output) == (0, True), done.output
+
+
+def test_an_address_of_ipv6_is_told_as_it_is_typed(run: Run) -> None:
+    assert "no broker answers at [::1]:1: " in run("topic", "list", "-b", "[::1]:1").output

@@ -20,7 +20,7 @@ from oncelog.client.config import ClientConfig
 from oncelog.client.connection import Connection
 from oncelog.client.connections import open_cluster
 from oncelog.client.deadline import Deadline
-from oncelog.client.errors import ConnectionLost, IllegalState, UnsupportedByBroker
+from oncelog.client.errors import ConnectionLost, IllegalState, TimedOut, UnsupportedByBroker
 from oncelog.core.errors import ErrorCode
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
@@ -334,3 +334,34 @@ def test_a_client_of_another_process_says_what_to_do() -> None:
         client._run(asyncio.sleep(0))
     with pytest.raises(TypeError, match="pickle its ClientConfig"):
         pickle.dumps(client)
+
+
+def test_a_listener_that_ends_the_first_request_is_told_with_what_it_may_be() -> None:
+    """As one with TLS does, and what is no broker at all."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async def scenario() -> str:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with server:
+            with pytest.raises(ConnectionLost) as caught:
+                await Connection.open(CONFIG, "127.0.0.1", server.sockets[0].getsockname()[1])
+        return str(caught.value)
+
+    assert "is that a listener of Kafka, without TLS?" in run(scenario())
+
+
+def test_a_cluster_that_does_not_answer_is_named() -> None:
+    async def scenario() -> None:
+        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server:
+            cluster = open_cluster(replace(CONFIG, bootstrap_servers=address, request_timeout_ms=10_000))
+            with pytest.raises(TimedOut, match=f"no answer from the cluster at {address}"):
+                await cluster.retrying("metadata", cluster.any_broker, cluster.deadline(300))
+            await cluster.close()
+
+    run(scenario())
