@@ -11,6 +11,7 @@ from oncelog.client.cluster import Cluster
 from oncelog.client.connection import Connection
 from oncelog.client.deadline import Deadline
 from oncelog.client.errors import KafkaError, TimedOut, error_of
+from oncelog.core.display import are
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol.schema import Message
@@ -164,12 +165,8 @@ def raise_first(
             # A broker that waits for others answers in time, also if they carry the request out later.
             is_open = code == ErrorCode.REQUEST_TIMED_OUT or (attempts.in_doubt and code == done)
             made = len(results) - len(failed)
-            notes = ([IN_DOUBT] if is_open else []) + ([f"the other {made} {_are(made)} done"] if made else [])
+            notes = ([IN_DOUBT] if is_open else []) + ([f"the other {made} {are(made)} done"] if made else [])
             text = "; ".join([text.rstrip(".") if notes else text, *notes])
             if code == ErrorCode.REQUEST_TIMED_OUT:
                 raise TimedOut(text, in_doubt=True)
         raise error_of(code, text)
-
-
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from oncelog.controller.decision import Deciding, Decision, Requester
 from oncelog.controller.image import ConfigResource
 from oncelog.controller.topic_rules import check_configs, check_name, unknown_topic
-from oncelog.controller.view import View
+from oncelog.controller.view import MIN_ISR, View
 from oncelog.core.config import ConfigError, ConfigTable, ConfigType
 from oncelog.core.config_resources import AlterOperation, ResourceType
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -40,7 +40,6 @@ from oncelog.protocol.messages.incremental_alter_configs import (
 from oncelog.protocol.schema import Message
 from oncelog.security.acl import Operation, Resource
 
-_MIN_ISR: Final = "min.insync.replicas"
 _VALUE_CHARS_MAX: Final = 2**15 - 1
 _NUMBER: Final = re.compile(r"[0-9]{1,10}")
 
@@ -243,12 +242,12 @@ def _check_record(view: View, record: ConfigRecord) -> None:
             f"The configuration value cannot be added because it exceeds the maximum value size of {_VALUE_CHARS_MAX} "
             "bytes.",
         )
-    if not view.has_elr or record.name != _MIN_ISR or record.resource_type != ResourceType.BROKER:
+    if not view.has_elr or record.name != MIN_ISR or record.resource_type != ResourceType.BROKER:
         return
     if record.resource_name:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Broker-level {_MIN_ISR} cannot be altered while ELR is enabled.")
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Broker-level {MIN_ISR} cannot be altered while ELR is enabled.")
     if record.value is None:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Cluster-level {_MIN_ISR} cannot be removed while ELR is enabled.")
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Cluster-level {MIN_ISR} cannot be removed while ELR is enabled.")
 
 
 def _record(resource: ConfigResource, name: str, value: str | None) -> ConfigRecord:
@@ -262,5 +261,5 @@ def _cleared(view: View, records: Iterable[ConfigRecord]) -> list[ClearElrRecord
     return [
         ClearElrRecord(topic_name=record.resource_name if record.resource_type == ResourceType.TOPIC else "")
         for record in records
-        if record.name == _MIN_ISR
+        if record.name == MIN_ISR
     ]

@@ -26,8 +26,8 @@ from oncelog.core.address import is_loopback
 from oncelog.registry.answers import Call, Text, find, is_known
 from oncelog.registry.errors import Refusal
 from oncelog.registry.store import Store
+from oncelog.schemas.registry_client import MEDIA_TYPE
 
-MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 CONTENT_TYPES: Final = (
     MEDIA_TYPE,
     "application/vnd.schemaregistry+json",

@@ -28,6 +28,7 @@ from oncelog.core.clock import JUMP_BELIEVED_AFTER_MS, CautiousClock, Scheduler,
 from oncelog.core.config import Settings
 from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.features import TRANSACTION_VERSION
 from oncelog.core.ids import (
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,
@@ -315,7 +316,7 @@ class Broker:
         """Clients choose their transaction protocol by them."""
         if self.membership is not None:
             return FinalisedFeatures(max(0, self.membership.applied_offset), self.membership.finalised)
-        return FinalisedFeatures(0, {"transaction.version": self.settings.integer("transaction.version")})
+        return FinalisedFeatures(0, {TRANSACTION_VERSION: self.settings.integer(TRANSACTION_VERSION)})
 
     def supported_features(self) -> Mapping[str, tuple[int, int]]:
         """Their lowest and highest levels."""

@@ -22,6 +22,7 @@ from oncelog.controller.machine import ControllerConfig, Machine
 from oncelog.core.address import ALL_ADDRESSES, Address, parse_address
 from oncelog.core.config import ConfigError, Settings
 from oncelog.core.errors import KafkaError
+from oncelog.core.features import KRAFT_VERSION
 from oncelog.core.worker import OneAtATime
 from oncelog.protocol.messages.broker_registration import Listener as Endpoint
 from oncelog.protocol.messages.cluster_metadata import VersionRange, VoterEndpoint, VotersRecord, VotersVoter
@@ -46,7 +47,7 @@ from oncelog.storage.log_dir import OwnFolder, take_folder
 
 log = logging.getLogger("oncelog.server")
 
-LEVELS: Final = {feature.name: feature.max_supported_version for feature in FEATURES if feature.name != "kraft.version"}
+LEVELS: Final = {feature.name: feature.max_supported_version for feature in FEATURES if feature.name != KRAFT_VERSION}
 """What a new cluster begins with."""
 _OPEN_FILES: Final = 64
 """The metadata log has few files."""

@@ -16,6 +16,7 @@ from oncelog.coordinator.group.records import offset_record, offset_tombstone
 from oncelog.coordinator.group.responses import OffsetsCommitted, offsets_refused
 from oncelog.coordinator.group.state import GroupState
 from oncelog.coordinator.outcome import CoordinatorRecord, Outcome, ReplyHandle
+from oncelog.core.config import LONG_MAX
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import NULL_UUID, ProducerIdAndEpoch, TopicPartition
 from oncelog.protocol.messages.offset_commit import (
@@ -46,7 +47,6 @@ _GROUP_ID_NOT_FOUND_SINCE: Final = 9
 """The first version of OffsetCommit with this code. Older clients get ILLEGAL_GENERATION."""
 _GROUP_ID_NOT_FOUND_IN_TXN_SINCE: Final = 6
 """The first version of TxnOffsetCommit with this code (KIP-1319)."""
-LONG_MAX: Final = 2**63 - 1
 
 
 class OffsetCommits:
