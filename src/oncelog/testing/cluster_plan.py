@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from oncelog.core.ids import uuid_to_text
+from oncelog.storage.atomic_file import replace_file
 from oncelog.storage.folder_lock import LOCK_FILE
 
 FILE_NAME: Final = "cluster.json"
@@ -152,9 +153,7 @@ class ClusterPlan:
         }
 
     def save(self, folder: Path) -> None:
-        draft = folder / f"{FILE_NAME}.new"
-        draft.write_text(json.dumps(asdict(self), indent=2) + "\n")
-        draft.replace(folder / FILE_NAME)
+        replace_file(folder / FILE_NAME, f"{json.dumps(asdict(self), indent=2)}\n".encode(), durable=False)
 
     @classmethod
     def load(cls, folder: Path) -> Self | None:
