@@ -12,7 +12,7 @@ import click
 
 from oncelog.cli import progress
 from oncelog.cli.cluster_access import ClusterAccess, cluster_options
-from oncelog.cli.output import count_of, output_option, print_json, print_table, show_time
+from oncelog.cli.output import count_of, output_option, print_json, print_rows, show_time
 from oncelog.core.address import LOOPBACK, parse_address
 
 if TYPE_CHECKING:
@@ -146,8 +146,7 @@ def status_command(access: ClusterAccess, output: str) -> None:
     shown = [
         {**row, "reported": show_time(row["time_ms"]), "snapshot": _snapshot_text(row["snapshot"])} for row in rows
     ]
-    names = [column.replace("_", " ") for column in columns]
-    print_table(names, [[row[c] for c in columns] for row in shown], empty="no connector has reported anything")
+    print_rows(shown, columns, empty="no connector has reported anything")
 
 
 def _snapshot_text(row: dict[str, Any] | None) -> str:

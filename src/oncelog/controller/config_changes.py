@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from oncelog.controller.decision import Deciding, Decision, Requester
 from oncelog.controller.image import ConfigResource
@@ -128,14 +128,7 @@ def alter_incrementally(view: View, request: IncrementalAlterConfigsRequest, who
         return _changes(view, target, configs, names)
 
     altered = _Altered(view, who, request.resources, changed)
-    answers = []
-    for resource, code, message in altered.results():
-        answers.append(
-            IncrementalAlterConfigsResourceResponse(
-                error_code=code, error_message=message, resource_type=resource.type, resource_name=resource.name
-            )
-        )
-        yield
+    answers = yield from altered.answers(IncrementalAlterConfigsResourceResponse)
     records = [] if request.validate_only else altered.records
     return Decision(records, IncrementalAlterConfigsResponse(responses=answers))
 
@@ -151,15 +144,11 @@ def replace_all(view: View, request: AlterConfigsRequest, who: Requester) -> Dec
         return _changes(view, target, configs, names)
 
     altered = _Altered(view, who, request.resources, changed)
-    answers = []
-    for resource, code, message in altered.results():
-        answers.append(
-            AlterConfigsResourceResponse(
-                error_code=code, error_message=message, resource_type=resource.type, resource_name=resource.name
-            )
-        )
-        yield
+    answers = yield from altered.answers(AlterConfigsResourceResponse)
     return Decision([] if request.validate_only else altered.records, AlterConfigsResponse(responses=answers))
+
+
+A = TypeVar("A", AlterConfigsResourceResponse, IncrementalAlterConfigsResourceResponse)
 
 
 class _Altered:
@@ -179,16 +168,19 @@ class _Altered:
         self._counts = Counter(ConfigResource(each.resource_type, each.resource_name) for each in resources)
         self._records: Records = []
 
-    def results(self) -> Iterator[tuple[ConfigResource, int, str | None]]:
+    def answers(self, answer: type[A]) -> Generator[None, None, list[A]]:
+        answers = []
         for resource, given in self._resources.items():
+            answers.append(answer(error_message=None, resource_type=resource.type, resource_name=resource.name))
             try:
                 if self._counts[resource] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate resource.")
                 self._check(resource)
                 self._records += self._changed(given)
-                yield resource, ErrorCode.NONE, None
             except KafkaError as error:
-                yield resource, error.code, error.message
+                answers[-1].error_code, answers[-1].error_message = error.code, error.message
+            yield
+        return answers
 
     @property
     def records(self) -> list[Message]:
