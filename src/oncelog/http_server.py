@@ -87,7 +87,7 @@ class HttpServer(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     def stop(self) -> None:
-        """From another thread."""
+        """Begin to end. It may be called from another thread."""
         self.ending()
         self.should_exit = True
 

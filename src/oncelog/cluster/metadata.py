@@ -105,7 +105,7 @@ class Metadata:
         return {name: self.topics[name].topic_id for name in names if name in self.topics}
 
     def partition_state(self, topic: Topic, index: int) -> PartitionState:
-        """Without a leader for one that was deleted meanwhile."""
+        """Who leads and keeps a partition. One that was deleted meanwhile has no leader."""
         known = self.image.topics.get(topic.topic_id)
         found = None if known is None else known.partitions.get(index)
         return _GONE if found is None else PartitionState.from_image(found)

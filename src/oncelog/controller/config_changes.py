@@ -247,7 +247,8 @@ def _record(resource: ConfigResource, name: str, value: str | None) -> ConfigRec
 
 
 def _cleared(view: View, records: Iterable[ConfigRecord]) -> list[ClearElrRecord]:
-    """With another min.insync.replicas, nobody knows any more whether members of the ELR have all that is committed."""
+    """Records that empty the ELR of topics whose min.insync.replicas changes: nobody knows any more whether its members
+    have all that is committed."""
     if not view.has_elr:
         return []
     return [

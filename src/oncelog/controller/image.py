@@ -49,7 +49,7 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Where an entry is nothing but its record, the record is kept."""
+    """The metadata of a cluster at one offset. An entry that has nothing beyond its record is the record itself."""
 
     features: Mapping[str, int] = field(default_factory=dict)
     """Finalised levels; a feature at 0 is not in it."""

@@ -166,7 +166,7 @@ class Round:
         return at_once(self.decide(request, who, now_ms))
 
     def decide(self, request: Message, who: Requester, now_ms: int) -> Generator[None, None, Message]:
-        """As `ask`, in steps of which none is long. It is to be gone through to its end before the next one."""
+        """As `ask`, in short steps. All of them must be taken before the next request is decided."""
         found = self._decision(request, who, now_ms)
         decision = found if isinstance(found, Decision) else (yield from found)
         level = self._view.image.metadata_version
@@ -231,7 +231,7 @@ class Round:
         self._view = self._view.after(self._replay.image())
 
     def _check_room(self, entry_bytes: int) -> None:
-        """For settings, quotas, ACLs and users. What makes them fewer is never refused."""
+        """Whether there is room for more settings, quotas, ACLs and users. What makes them fewer is never refused."""
         limit = self._machine.config.settings.integer("oncelog.metadata.max.bytes")
         if entry_bytes > max(limit, self._view.image.entry_bytes):
             raise KafkaError(

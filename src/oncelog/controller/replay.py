@@ -207,7 +207,7 @@ class Replay:
                 yield
 
     def _nothing(self, record: Message) -> None:
-        """It only moves the end of the log, or is left of a migration from ZooKeeper, which Kafka 4 ignores."""
+        """A record without effect: it only moves the end of the log, or is left from a migration from ZooKeeper."""
 
     def _feature_level(self, record: FeatureLevelRecord) -> None:
         # Some controllers wrote one of kraft.version, whose level is in a control record (KAFKA-18979).

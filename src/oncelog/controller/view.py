@@ -76,7 +76,8 @@ class View:
         return broker is not None and not broker.is_fenced and not broker.in_controlled_shutdown
 
     def directory_of(self, broker_id: int) -> UUID:
-        """Where a broker puts a new replica. One with several directories tells later."""
+        """The directory of a new replica on a broker. A broker with several directories reports later which one it
+        took."""
         broker = self.broker(broker_id)
         if broker is None or len(broker.directories) > 1:
             return UNASSIGNED_DIRECTORY
@@ -87,7 +88,8 @@ class View:
         return None if topic_id is None else self.image.topics[topic_id]
 
     def _topic_value(self, topic: str, name: str) -> ConfigValue | None:
-        """One setting alone: this is asked for every partition of a broker that comes or goes."""
+        """One setting of a topic, without parsing the others: it is asked for every partition of a broker that comes or
+        goes."""
         own = self.image.topic_settings(topic).get(name)
         return self._inherited.get(name) if own is None else TOPIC_CONFIG[name].parse(own)
 

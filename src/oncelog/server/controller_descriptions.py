@@ -57,7 +57,7 @@ def _other_endpoints(wanted: int, api_version: int) -> DescribeClusterResponse:
 
 
 def _controllers(node: ControllerNode, listener: str) -> dict[int, Address]:
-    """Where they are reached: those that have registered, and voters that have never been active."""
+    """The addresses of controllers: of those that have registered, and of voters that were never active."""
     voters = node.log.committed.quorum.voters
     known: dict[int, Sequence[VoterEndpoint | Listener]] = {}
     if voters is not None:

@@ -125,7 +125,7 @@ class OwnController:
         return draft
 
     def _levels(self, found: Mapping[str, int]) -> dict[str, int]:
-        """Of features. Those that were found stay, unless a level is in the settings of the node."""
+        """Levels of features. Those that were found stay, unless the settings of the node have another."""
         levels = {**found, METADATA_VERSION: METADATA_LEVEL}
         if not found or TRANSACTION_VERSION in self._settings.values:
             levels[TRANSACTION_VERSION] = self._settings.integer(TRANSACTION_VERSION)

@@ -218,7 +218,7 @@ class OffsetCommits:
         return out.reply(reply, response)
 
     def tombstones_of_group(self, group_id: str, count_max: int) -> list[CoordinatorRecord]:
-        """Of some of its offsets, if it has more."""
+        """Tombstones for the offsets of a group, or for the first `count_max` of them."""
         partitions = islice(self._offsets.of_group(group_id), count_max)
         return [offset_tombstone(group_id, partition) for partition in partitions]
 

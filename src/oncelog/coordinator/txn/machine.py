@@ -520,4 +520,4 @@ class TxnShard:
 
 
 def _admit_all(count: int) -> None:
-    """Where there is always room."""
+    """The default: no limit on partitions in transactions."""
