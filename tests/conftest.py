@@ -13,7 +13,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from oncelog.client import Admin, ClientConfig, Producer
-from tests import open_files, second_try
+from tests import second_try
 from tests.data import kafka
 
 _numbers = itertools.count()
@@ -58,13 +58,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("long"):
                 item.add_marker(pytest.mark.skip(reason="make test-connectors runs it"))
-
-
-@pytest.fixture(autouse=True)
-def _descriptors_of_crashed_logs_are_given_back() -> Iterator[None]:
-    before = open_files.last_number()
-    yield
-    open_files.close_opened_since(before)
 
 
 @pytest.fixture

@@ -7,14 +7,17 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar, Final
+from urllib.parse import urlsplit
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+from oncelog.core.address import is_loopback
 
 CONNECTIONS_MAX: Final = 200
 LOOK_EVERY_S: Final = 10.0
@@ -84,7 +87,7 @@ class HttpServer(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     def stop(self) -> None:
-        """From another thread."""
+        """Begin to end. It may be called from another thread."""
         self.ending()
         self.should_exit = True
 
@@ -128,6 +131,28 @@ def check_certificate(certificate: Path | None, key: Path | None) -> None:
             f"{certificate} and {key} cannot be used: {reason}. They are PEM files, of a certificate and of its key "
             "without a password"
         ) from error
+
+
+def is_own_name(host: str, names: Collection[str]) -> bool:
+    """Whether a Host header names this machine, or is one of the names that the server was given.
+
+    A server on loopback can be reached by web pages of others, through the browser of whoever visits them: also by one
+    whose own name was bound to 127.0.0.1 afterwards.
+    """
+    name = _part(f"//{host}", "hostname")
+    return name in names or is_loopback(name)
+
+
+def origin_host(origin: str) -> str:
+    """Host and port of an Origin header; empty if it names none."""
+    return _part(origin, "netloc")
+
+
+def _part(url: str, name: str) -> str:
+    try:
+        return getattr(urlsplit(url), name) or ""
+    except ValueError:
+        return ""
 
 
 def bind(host: str, port: int) -> socket.socket:

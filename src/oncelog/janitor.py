@@ -148,7 +148,7 @@ def end_group(leader: int) -> None:
 
 
 def _living_groups() -> Iterator[int]:
-    """Of all processes but those that have ended and that nobody has waited for: where no init does, they stay."""
+    """The groups of all processes that run. Zombies do not count: where no init waits for them, they stay."""
     from pathlib import Path
 
     for process in Path("/proc").glob("[0-9]*"):

@@ -152,7 +152,7 @@ CONTROLLER_MUTANTS = [
     Mutant(
         "an eligible leader stays one under another minimum",
         _CONTROLLER + "config_changes",
-        "        for record in records\n        if record.name == _MIN_ISR\n",
+        "        for record in records\n        if record.name == MIN_ISR\n",
         "        for record in records\n        if False\n",
         (_ELECTIONS, _CONTROLLERS),
     ),

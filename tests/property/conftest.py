@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
+from tests.descriptors import open_files
 
-def open_files() -> list[str]:
-    """Of logs in temporary folders, there or gone."""
-    found = []
-    for entry in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):
-            target = str(entry.readlink())
-            if "/oncelog-" in target:
-                found.append(target)
-    return found
+
+def files_of_logs() -> list[str]:
+    """In temporary folders, there or gone."""
+    return [file for file in open_files() if "/oncelog-" in file]
 
 
 @pytest.fixture(autouse=True)
 def _closes_what_it_opens() -> Iterator[None]:
-    before = open_files()
+    gc.collect()  # what other tests have left
+    before = files_of_logs()
     yield
-    assert open_files() == before
+    assert files_of_logs() == before

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from oncelog.client.cluster import Cluster
 from oncelog.client.config import ClientConfig
 from oncelog.client.errors import ConnectionLost
-from oncelog.client.wire import TRANSACTION_VERSION, Wire
+from oncelog.client.wire import Wire
+from oncelog.core.features import TRANSACTION_VERSION
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Message
 from tests.simulation.network import LOST, Call

@@ -27,7 +27,6 @@ from oncelog.core.promise import Promise
 from oncelog.core.worker import InlineWorker, Worker
 from oncelog.protocol.messages.broker_registration import Listener
 from oncelog.server.broker import Broker, Environment
-from tests import open_files
 from tests.virtual_clock import VirtualScheduler
 
 T = TypeVar("T")
@@ -322,8 +321,6 @@ class Station:
             self._scheduler.alive = False
         for callback in self.on_down:
             callback()
-        # A broker that dies in its constructor is not there to be closed.
-        open_files.close_under(self.folder)
 
     def _unfinished_write(self) -> tuple[Path, int] | None:
         """The file in which the last append lies that was not taken over, and its size without it."""

@@ -20,6 +20,7 @@ from oncelog.bench.measurement import Measurement
 from oncelog.bench.side import Side
 from oncelog.bench.workload import Workload
 from oncelog.core.invariant import invariant
+from oncelog.storage.atomic_file import replace_file
 
 FILE_NAME: Final = "results.json"
 _FORMAT: Final = 1
@@ -161,7 +162,5 @@ def set_aside(folder: Path, older: Results) -> Path:
 def save(results: Results, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE_NAME
-    # Whole or not at all, whatever ends the process.
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(results.to_json())
-    return unfinished.replace(path)
+    replace_file(path, results.to_json().encode(), durable=False)
+    return path

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import click
 
 from oncelog.cli.cluster_access import ClusterAccess, cluster_options, confirm, yes_option
-from oncelog.cli.output import count_of, output_option, print_json, print_table
+from oncelog.cli.output import count_of, output_option, print_rows
 from oncelog.cli.parsing import Choice
 from oncelog.cli.stopped import data_dir_option, new_data_dir_options, stopped_broker
 from oncelog.security.acl import (
@@ -226,11 +226,8 @@ def list_command(
         }
         for acl in acls
     ]
-    if output == "json":
-        print_json(rows)
-    else:
-        columns = ["principal", "permission", "operation", "resource", "name", "pattern", "host"]
-        print_table(columns, [[row[column] for column in columns] for row in rows], empty="there are no such ACLs")
+    columns = ["principal", "permission", "operation", "resource", "name", "pattern", "host"]
+    print_rows(rows, columns, output, empty="there are no such ACLs")
 
 
 def _find(access: ClusterAccess, data_dir: Path | None, filters: list[AclFilter]) -> list[Acl]:

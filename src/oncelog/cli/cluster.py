@@ -11,7 +11,7 @@ from oncelog.cli import progress
 from oncelog.cli.cluster_access import ClusterAccess, cluster_options, confirm, require_partitions, yes_option
 from oncelog.cli.cluster_up import up_command
 from oncelog.cli.completion import complete_topics
-from oncelog.cli.output import count_of, output_option, print_json, print_table, print_wrapped, show_bytes
+from oncelog.cli.output import count_of, output_option, print_json, print_rows, print_table, print_wrapped, show_bytes
 from oncelog.cli.parsing import IntRange, NewPath
 
 
@@ -84,8 +84,7 @@ def _print_description(facts: dict[str, Any]) -> None:
         voters = ", ".join(map(str, controllers["voters"]))
         click.echo(f"controller {controllers['leader']} is active in epoch {controllers['epoch']}, of {voters}")
     columns = ["broker", "address", "rack", "leads", "keeps", "out_of_sync", "behind"]
-    rows = [[broker[column] for column in columns] for broker in facts["brokers"]]
-    print_table([column.replace("_", " ") for column in columns], rows)
+    print_rows(facts["brokers"], columns)
     for key, text in (("without_leader", "without a leader"), ("under_replicated", "with replicas out of sync")):
         if facts[key]:
             print_wrapped(f"partitions {text}: {', '.join(facts[key])}", 2)
@@ -170,11 +169,7 @@ def reassign_command(
         }
         for partition, found in sorted(moving.items())
     ]
-    if output == "json":
-        print_json(rows)
-    else:
-        columns = ["partition", "replicas", "adding", "removing"]
-        print_table(columns, [list(row.values()) for row in rows], empty="no partition is being moved")
+    print_rows(rows, ["partition", "replicas", "adding", "removing"], output, empty="no partition is being moved")
 
 
 def _nodes(text: str) -> list[int]:

@@ -18,7 +18,7 @@ from oncelog.cli.cluster_access import (
     require_topics,
     split_assignment,
 )
-from oncelog.cli.output import fits, output_option, print_json, print_lines, print_table
+from oncelog.cli.output import fits, output_option, print_json, print_lines, print_rows, print_table
 from oncelog.cli.parsing import Choice
 from oncelog.cli.stopped import stopped_broker
 from oncelog.cli.terminal import columns_of
@@ -140,11 +140,7 @@ def _show_stored(data_dir: Path, kind: str, name: str, output: str) -> None:
         for source, configs in stored.items()
         for setting, value in sorted(configs.items())
     ]
-    if output == "json":
-        print_json(rows)
-    else:
-        columns = ["name", "value", "source"]
-        print_table(columns, [[row[c] for c in columns] for row in rows], empty="nothing was changed")
+    print_rows(rows, ["name", "value", "source"], output, empty="nothing was changed")
 
 
 @config_command.command("set")

@@ -193,7 +193,7 @@ def _run(
 def _nodes(
     folder: Path, bootstrap_servers: str | None, brokers: int, prefix: str
 ) -> Iterator[tuple[str, Nodes | None]]:
-    """What can be killed, at an address for clients."""
+    """The address for clients, and the nodes that the demo may kill: none in a cluster of the user's."""
     if bootstrap_servers is not None:
         yield bootstrap_servers, None
         return

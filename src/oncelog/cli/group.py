@@ -19,7 +19,7 @@ from oncelog.cli.cluster_access import (
 )
 from oncelog.cli.completion import complete_groups
 from oncelog.cli.hints import held_back_hint, outside_hint, too_late_hint
-from oncelog.cli.output import output_option, print_json, print_table
+from oncelog.cli.output import output_option, print_json, print_rows
 
 if TYPE_CHECKING:
     from oncelog.client.admin import Admin
@@ -48,12 +48,8 @@ def list_command(access: ClusterAccess, states: tuple[str, ...], output: str) ->
     with access.admin() as admin:
         groups = admin.list_groups(states=states)
     rows = [{"group": g.group_id, "state": g.state, "type": g.group_type, "protocol": g.protocol_type} for g in groups]
-    if output == "json":
-        print_json(rows)
-    else:
-        columns = ["group", "state", "type", "protocol"]
-        empty = f"there are no groups in state {' or '.join(states)}" if states else "there are no groups"
-        print_table(columns, [[row[c] for c in columns] for row in rows], empty=empty)
+    empty = f"there are no groups in state {' or '.join(states)}" if states else "there are no groups"
+    print_rows(rows, ["group", "state", "type", "protocol"], output, empty=empty)
 
 
 @group_command.command("describe")
@@ -80,9 +76,7 @@ def describe_command(access: ClusterAccess, groups: tuple[str, ...], output: str
         description = group.description
         click.echo(f"{description.group_id}  {description.state}  coordinator {description.coordinator}")
         columns = ["topic", "partition", "committed", "last_stable", "end", "lag", "held_back", "member"]
-        rows = [[row[column] for column in columns] for row in (one.as_row() for one in group.partitions)]
-        names = [column.replace("_", " ") for column in columns]
-        print_table(names, rows, empty="no committed offsets and no members")
+        print_rows([one.as_row() for one in group.partitions], columns, empty="no committed offsets and no members")
         for one in group.partitions:
             if one.offsets is not None and one.offsets.held_back:
                 click.echo(held_back_hint(access, one.partition, one.offsets), err=True)
@@ -130,11 +124,7 @@ def reset_command(
         except ValueError as error:
             raise click.ClickException(str(error)) from error
         rows = [one.as_row() for one in plan]
-        if output == "json":
-            print_json(rows)
-        else:
-            columns = ["topic", "partition", "before", "after"]
-            print_table(columns, [[row[c] for c in columns] for row in rows])
+        print_rows(rows, ["topic", "partition", "before", "after"], output)
         for one in plan:
             if one.wanted != one.after:
                 progress.say(outside_hint(one.partition, one.offsets, one.wanted, one.after))

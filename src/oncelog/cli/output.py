@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import click
@@ -22,6 +22,7 @@ __all__ = [
     "print_command",
     "print_json",
     "print_lines",
+    "print_rows",
     "print_table",
     "print_wrapped",
     "show_bytes",
@@ -104,6 +105,17 @@ def print_table(
     is_number = [all(_is_number(row[i]) for row in rows) for i in range(len(heads))]
     widths = _fitted(widths, [right or name in whole for right, name in zip(is_number, columns, strict=True)])
     print_lines(_aligned(line, widths, is_number) for line in [heads, *cells])
+
+
+def print_rows(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], output: str = "text", *, empty: str = "nothing"
+) -> None:
+    """The rows as JSON, or these columns of them as a table."""
+    if output == "json":
+        print_json(rows)
+    else:
+        names = [column.replace("_", " ") for column in columns]
+        print_table(names, [[row[column] for column in columns] for row in rows], empty=empty)
 
 
 def fits(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> bool:

@@ -19,6 +19,7 @@ from oncelog.cli.record_input import Block, LineFormat
 from oncelog.client.errors import KafkaError, ProducerFenced, TimedOut
 from oncelog.client.producer import Producer
 from oncelog.client.transaction_state import State
+from oncelog.core.display import are
 from oncelog.core.errors import RETRIABLE, ErrorCode
 
 COLUMNS_BYTES_MIN: Final = 64 * 1024
@@ -158,16 +159,12 @@ class PlainWriter(RecordWriter):
             return "Nothing was written."
         if not rest:
             return f"What was read before it, {count_of(self.records, 'record')}, is written."
-        known = f"{self._acknowledged} of {count_of(self.records, 'record')} read {_are(self._acknowledged)}"
+        known = f"{self._acknowledged} of {count_of(self.records, 'record')} read {are(self._acknowledged)}"
         if not is_undecided:
-            return f"{known} written, the other {rest} {_are(rest)} not."
+            return f"{known} written, the other {rest} {are(rest)} not."
         look = self._access.command("consume", self.topic, "--from=-10")
-        unknown = f"it is not known whether the other {rest} {_are(rest)} written"
+        unknown = f"it is not known whether the other {rest} {are(rest)} written"
         return f"{known} acknowledged; {unknown}: '{look}' shows the last records."
-
-
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"
 
 
 class TransactionalWriter(RecordWriter):

@@ -22,7 +22,7 @@ from oncelog.cli.cluster_access import (
 )
 from oncelog.cli.completion import complete_topics
 from oncelog.cli.hints import outside_hint
-from oncelog.cli.output import output_option, print_json, print_table
+from oncelog.cli.output import output_option, print_json, print_rows
 from oncelog.cli.parsing import IntRange
 from oncelog.core.ids import TopicPartition
 
@@ -58,14 +58,7 @@ def list_command(access: ClusterAccess, internal: bool, output: str) -> None:
         }
         for info in sorted(topics.values())
     ]
-    if output == "json":
-        print_json(rows)
-    else:
-        print_table(
-            ["topic", "partitions", "replicas"],
-            [(row["topic"], row["partitions"], row["replicas"]) for row in rows],
-            empty="there are no topics",
-        )
+    print_rows(rows, ["topic", "partitions", "replicas"], output, empty="there are no topics")
 
 
 @topic_command.command("create")
@@ -138,8 +131,7 @@ def describe_command(access: ClusterAccess, names: tuple[str, ...], output: str)
         for column in ("elr", "offline"):
             if not any(partition[column] for partition in topic["partitions"]):
                 columns.remove(column)
-        rows = [[partition[column] for column in columns] for partition in topic["partitions"]]
-        print_table([column.replace("_", " ") for column in columns], rows)
+        print_rows(topic["partitions"], columns)
         if topic["under_min_isr"]:
             numbers = ", ".join(map(str, topic["under_min_isr"]))
             click.echo(f"fewer replicas are in sync than min.insync.replicas: partitions {numbers}")
@@ -245,10 +237,7 @@ def delete_records_command(access: ClusterAccess, topics: tuple[str, ...], befor
         for partition, found in offsets.items():
             if nearest[partition] != wanted[partition]:
                 progress.say(outside_hint(partition, found, wanted[partition], nearest[partition]))
-        if output == "json":
-            print_json(rows)
-        else:
-            print_table(["topic", "partition", "start", "new start", "end"], [list(row.values()) for row in rows])
+        print_rows(rows, ["topic", "partition", "start", "new_start", "end"], output)
         if all(nearest[partition] == found.start for partition, found in offsets.items()):
             click.echo("there is nothing to delete", err=True)
             return

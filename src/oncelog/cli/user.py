@@ -10,7 +10,7 @@ from typing import TextIO
 import click
 
 from oncelog.cli.cluster_access import ClusterAccess, cluster_options, confirm, yes_option
-from oncelog.cli.output import output_option, print_json, print_table
+from oncelog.cli.output import output_option, print_rows
 from oncelog.cli.parsing import Choice, IntRange
 from oncelog.cli.stopped import data_dir_option, new_data_dir_options, stopped_broker
 from oncelog.security.sasl import SCRAM_SHA_256, SCRAM_SHA_512
@@ -99,11 +99,7 @@ def list_command(access: ClusterAccess, data_dir: Path | None, output: str) -> N
             users = admin.describe_user_scram_credentials()
         found = sorted((name, mechanism, count) for name, kept in users.items() for mechanism, count in kept.items())
     rows = [{"user": name, "mechanism": each.sasl_name, "iterations": count} for name, each, count in found]
-    if output == "json":
-        print_json(rows)
-    else:
-        columns = ["user", "mechanism", "iterations"]
-        print_table(columns, [[row[column] for column in columns] for row in rows], empty="there are no users")
+    print_rows(rows, ["user", "mechanism", "iterations"], output, empty="there are no users")
 
 
 @user_command.command("delete")

@@ -11,6 +11,7 @@ from oncelog.client.cluster import Cluster
 from oncelog.client.connection import Connection
 from oncelog.client.deadline import Deadline
 from oncelog.client.errors import KafkaError, TimedOut, error_of
+from oncelog.core.display import are
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol.schema import Message
@@ -160,12 +161,8 @@ def raise_first(failures: Iterable[tuple[int, str, str | None]], attempts: Attem
         if attempts is None:
             raise error_of(code, text)
         if made := len(results) - len(failed):
-            text = f"{text.rstrip('.')}; the other {made} {_are(made)} done"
+            text = f"{text.rstrip('.')}; the other {made} {are(made)} done"
         # A broker that waits for others answers in time, also if they carry the request out later.
         if code == ErrorCode.REQUEST_TIMED_OUT:
             raise doubted(TimedOut(text))
         raise doubted(error_of(code, text)) if attempts.in_doubt else error_of(code, text)
-
-
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"

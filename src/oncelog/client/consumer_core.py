@@ -199,7 +199,7 @@ class ConsumerCore:
     # Positions
 
     def _find_positions(self) -> None:
-        """For partitions that have none, without holding up the others."""
+        """Look up positions for partitions that have none, without holding up the others."""
         if missing := self.positions.without_position():
             self._tasks.start("positions", self._lookup.find, missing)
 

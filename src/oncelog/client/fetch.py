@@ -38,7 +38,7 @@ class FetchSettings:
     rack: str = setting(RACK)
 
     def grown(self) -> FetchSettings:
-        """For when not even one batch fitted into an answer."""
+        """Larger limits, for when not even one batch fitted into an answer."""
         larger = max(self.partition_max_bytes, min(self.partition_max_bytes * 2, CHUNK_BYTES_MAX))
         return replace(self, partition_max_bytes=larger, max_bytes=max(self.max_bytes, larger))
 

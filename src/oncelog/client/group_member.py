@@ -268,7 +268,8 @@ class GroupMember:
         self._changed()
 
     def report_lost(self, code: ErrorCode, committed_as: GroupMetadata) -> None:
-        """A commit was refused because the membership is gone. A later one is not harmed by that."""
+        """A commit was refused because the membership is gone. If the member has joined again since, nothing
+        happens."""
         if not self.lost and committed_as == self.metadata():
             self._lose(keep_member=code == ErrorCode.ILLEGAL_GENERATION)
 

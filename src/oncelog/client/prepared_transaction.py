@@ -63,7 +63,7 @@ class PreparedTransaction(NamedTuple):
 
     @property
     def shared(self) -> SharedTransaction:
-        """As another process takes it up."""
+        """The transaction, as another process takes it over."""
         return SharedTransaction(self.transactional_id, self.identity, self.transaction_version)
 
     def names_same(self, other: PreparedTransaction | None) -> bool:

@@ -167,7 +167,8 @@ class ProducerTransactions:
         self._resumed = prepared
 
     def check_not_aborted_here(self, prepared: PreparedTransaction) -> None:
-        """It had ended before it could be completed. Raises IllegalState if this producer may have aborted it."""
+        """The prepared transaction had ended before it was completed. Raises IllegalState if this producer may have
+        aborted it."""
         first = self._first
         is_earlier = first is not None and (prepared.producer_id != first.producer_id or prepared.identity < first)
         if is_earlier and not prepared.names_same(self._resumed):

@@ -20,6 +20,7 @@ import oncelog
 from oncelog.client.config import ClientConfig
 from oncelog.client.errors import ConnectionLost, KafkaError, UnsupportedByBroker, error_of
 from oncelog.core.errors import ErrorCode
+from oncelog.core.features import TRANSACTION_VERSION
 from oncelog.core.invariant import invariant
 from oncelog.protocol.api import decode_response, encode_request, response_header_version
 from oncelog.protocol.api_keys import ApiKey
@@ -34,7 +35,6 @@ Versions = dict[int, tuple[int, int]]
 """The first and the last version of each API that a broker serves."""
 
 RESPONSE_BYTES_MAX: Final = 256 * 1024 * 1024
-TRANSACTION_VERSION: Final = "transaction.version"
 VERSION_CAPS: Final[dict[int, int]] = {
     # The next versions name topics by id only.
     ApiKey.PRODUCE: 12,

@@ -110,6 +110,6 @@ def _cached(config: ClientConfig, _: int) -> WorkerClient:
 
 
 def _close_connections(cluster: Cluster, pid: int) -> None:
-    """Without waiting: this runs wherever the last reference goes, be it on the loop itself."""
+    """Close connections without waiting: this runs on whichever thread drops the last reference, maybe the loop's."""
     if os.getpid() == pid:
         loop.background().submit(cluster.close())

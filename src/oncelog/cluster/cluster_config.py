@@ -11,6 +11,7 @@ from oncelog.cluster.node_facts import JOURNAL_FILE
 from oncelog.core.address import Address, parse_address
 from oncelog.core.broker_config import RACK_AWARE_SELECTOR
 from oncelog.core.config import ConfigError, Settings
+from oncelog.core.features import ELR_VERSION, KRAFT_VERSION, METADATA_VERSION, TRANSACTION_VERSION
 from oncelog.protocol.messages.broker_registration import Feature
 from oncelog.storage.meta_properties import MetaPropertiesError, read_meta_properties
 
@@ -19,10 +20,10 @@ METADATA_LEVEL: Final = 30
 FEATURES: Final = tuple(
     Feature(name=name, min_supported_version=low, max_supported_version=high)
     for name, low, high in (
-        ("metadata.version", 21, METADATA_LEVEL),
-        ("kraft.version", 0, 1),
-        ("transaction.version", 0, 2),
-        ("eligible.leader.replicas.version", 0, 1),
+        (METADATA_VERSION, 21, METADATA_LEVEL),
+        (KRAFT_VERSION, 0, 1),
+        (TRANSACTION_VERSION, 0, 2),
+        (ELR_VERSION, 0, 1),
     )
 )
 """A promise: the controllers raise no level beyond what a registered broker supports. Groups of the new protocol, share

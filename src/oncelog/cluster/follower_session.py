@@ -89,7 +89,7 @@ class FollowerSession:
         return is_of_session
 
     def end(self) -> None:
-        """It is not certain that what the leader has told was heard and taken: the next request is a full one."""
+        """End the session, because an answer may be lost: the next request is a full one."""
         self._has_ended = True
 
 

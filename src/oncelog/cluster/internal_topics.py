@@ -36,7 +36,7 @@ def _prefix(name: str) -> str:
 
 
 def as_for_controllers(configs: Mapping[str, str]) -> dict[str, str]:
-    """With Kafka's name for the size of segments, unless it is below the limit of that setting."""
+    """The settings, with Kafka's name for the size of segments unless the size is below the limit of that setting."""
     wanted = dict(configs)
     size = wanted.get(_INTERNAL)
     if size is not None and int(size) >= int(TOPIC_CONFIG[_SEGMENT_BYTES].low or 0):

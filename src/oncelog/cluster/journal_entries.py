@@ -164,7 +164,7 @@ class JournalState:
                 rates[key] = rate
 
     def image(self, new_uuid: Callable[[], UUID]) -> Image:
-        """With the leader epochs of the last start."""
+        """The image that the entries amount to, with the leader epochs of the last start."""
         replay = Replay(EMPTY_IMAGE)
         for record in self._records(new_uuid):
             replay.apply(record)

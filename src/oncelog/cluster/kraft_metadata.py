@@ -45,7 +45,8 @@ class SnapshotName(NamedTuple):
 
 
 class LoadedImage(NamedTuple):
-    """If it is not complete, there may have been more: topics, settings, anything."""
+    """An image read from disk. If it is not complete, records at its end could not be read: of topics, settings,
+    anything."""
 
     image: Image
     is_complete: bool
@@ -64,7 +65,7 @@ def load_image(data_folder: Path) -> LoadedImage:
 
 
 def load_settings(data_folder: Path) -> Image:
-    """As `load_image`, an image that has nothing but settings: those are found in a fraction of the time."""
+    """As `load_image`, but with settings alone, which takes a fraction of the time."""
     folder = data_folder / f"{CLUSTER_METADATA_TOPIC}-0"
     return _Loader(folder, _SETTINGS).load().image if folder.is_dir() else EMPTY_IMAGE
 

@@ -13,7 +13,7 @@ KEPT_MAX: Final = 1_000
 
 
 class LogConfigs:
-    """Of a broker whose own settings do not change: for others there is another one."""
+    """The settings of logs, for one set of broker settings. When those change, the broker makes another one."""
 
     def __init__(self, broker: BrokerSettings) -> None:
         self._broker = broker

@@ -106,7 +106,7 @@ class Metadata:
         return {name: self.topics[name].topic_id for name in names if name in self.topics}
 
     def partition_state(self, topic: Topic, index: int) -> PartitionState:
-        """Without a leader for one that was deleted meanwhile."""
+        """Who leads and keeps a partition. One that was deleted meanwhile has no leader."""
         return state_of(self.partitions_of(topic).get(index))
 
     def partitions_of(self, topic: Topic) -> Mapping[int, PartitionImage]:

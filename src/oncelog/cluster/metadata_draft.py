@@ -31,7 +31,8 @@ log = logging.getLogger("oncelog.server")
 
 class MetadataDraft:
     def __init__(self, image: Image | None, known: NodeFacts, *, went_down: bool = False) -> None:
-        """Without an image, the folder has no metadata of Oncelog. `went_down`: the machine, under the broker."""
+        """Without an image the folder has no metadata of Oncelog. `went_down`: the machine went down while the broker
+        ran."""
         self.image = image or EMPTY_IMAGE
         """With the leader epochs of before this start."""
         self.is_new = image is None

@@ -38,7 +38,7 @@ class Follower(Protocol):
     """What a controller does with the log."""
 
     def on_snapshot(self, snapshot: Snapshot) -> None:
-        """It replaces everything that came before."""
+        """A snapshot, which replaces everything that came before."""
 
     def on_committed(self, batch: bytes) -> None:
         """The next whole batch, of metadata records or of control records."""
@@ -91,5 +91,5 @@ def no_longer_active(detail: str = "this controller is not active") -> KafkaErro
 
 
 def outcome_unknown(reason: str) -> KafkaError:
-    """Of an append that may be in the log. Kafka's controllers answer with this code when they stop."""
+    """The error of an append that may be in the log. Kafka's controllers answer with this code when they stop."""
     return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{reason}; look whether it was done all the same")

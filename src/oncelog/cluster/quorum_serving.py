@@ -6,12 +6,12 @@ controller that is not active says who is.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from oncelog.cluster.metadata_log import MetadataLog
-from oncelog.cluster.quorum_log import TOPIC, TOPIC_ID
+from oncelog.cluster.quorum_log import TOPIC, TOPIC_ID, Leader
 from oncelog.core.errors import ErrorCode
 from oncelog.protocol.messages import describe_quorum as quorum
 from oncelog.protocol.messages import fetch_snapshot as snapshots
@@ -173,30 +173,28 @@ class QuorumServing:
         """Yields what it has added to the answer, about: many partitions may be asked for that there are not."""
         named = [(topic.topic_name, topic.partitions) for topic in request.topics]
         if len(named) != 1 or named[0][0] != TOPIC or [each.partition_index for each in named[0][1]] != [0]:
-            response = DescribeQuorumResponse(error_message=None)
-            for name, partitions in named:
-                unknown = quorum.TopicData(topic_name=name)
-                response.topics.append(unknown)
-                for each in partitions:
-                    unknown.partitions.append(
-                        quorum.PartitionData(
-                            partition_index=each.partition_index,
-                            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                            error_message=None,
-                        )
-                    )
-                    yield _DESCRIBED_BYTES
-                yield _DESCRIBED_BYTES
-            return response
+            return (yield from _unknown(request))
         leader = self._log.leader
         if leader is None or not self._log.is_active:
             return DescribeQuorumResponse(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER, error_message=None)
         known = self._log.committed.quorum.voters
         # One node keeps no record of its voters, as Apache Kafka does not where they are settings: it is the only one.
         voters = [VotersVoter(voter_id=leader.node_id)] if known is None else known.voters
+        nodes = [
+            quorum.Node(
+                node_id=voter.voter_id,
+                listeners=[quorum.Listener(name=each.name, host=each.host, port=each.port) for each in voter.endpoints],
+            )
+            for voter in voters
+            if voter.endpoints
+        ]
+        topic = quorum.TopicData(topic_name=TOPIC, partitions=[self._replicas(leader, voters, now_ms)])
+        return DescribeQuorumResponse(error_message=None, topics=[topic], nodes=nodes)
+
+    def _replicas(self, leader: Leader, voters: Sequence[VotersVoter], now_ms: int) -> quorum.PartitionData:
         end_offset = self._log.committed.end_offset
         ids = {voter.voter_id for voter in voters}
-        partition = quorum.PartitionData(
+        return quorum.PartitionData(
             error_message=None,
             leader_id=leader.node_id,
             leader_epoch=leader.epoch,
@@ -224,16 +222,25 @@ class QuorumServing:
                 if replica.replica_id not in ids
             ],
         )
-        nodes = [
-            quorum.Node(
-                node_id=voter.voter_id,
-                listeners=[quorum.Listener(name=each.name, host=each.host, port=each.port) for each in voter.endpoints],
+
+
+def _unknown(request: DescribeQuorumRequest) -> Generator[int, None, DescribeQuorumResponse]:
+    """The answer for partitions that have no quorum."""
+    response = DescribeQuorumResponse(error_message=None)
+    for topic in request.topics:
+        unknown = quorum.TopicData(topic_name=topic.topic_name)
+        response.topics.append(unknown)
+        for each in topic.partitions:
+            unknown.partitions.append(
+                quorum.PartitionData(
+                    partition_index=each.partition_index,
+                    error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    error_message=None,
+                )
             )
-            for voter in voters
-            if voter.endpoints
-        ]
-        topic = quorum.TopicData(topic_name=TOPIC, partitions=[partition])
-        return DescribeQuorumResponse(error_message=None, topics=[topic], nodes=nodes)
+            yield _DESCRIBED_BYTES
+        yield _DESCRIBED_BYTES
+    return response
 
 
 def _epoch_refusal(given: int, current: int) -> ErrorCode | None:

@@ -182,7 +182,7 @@ class _AtOnce:
         return self
 
     def cancel(self) -> None:
-        """It has been called."""
+        """There is nothing to cancel: the callback has run already."""
 
 
 def open_log(folder: Path, node_id: int) -> FileMetadataLog:

@@ -96,11 +96,11 @@ class PendingAppends:
             entry.fail(no_longer_active(reason))
 
     def fail_sent(self, reason: str) -> None:
-        """They are known not to be written."""
+        """What was sent is known not to be written."""
         self._fail_sent(no_longer_active(reason))
 
     def give_up_sent(self, reason: str) -> None:
-        """Nobody will know whether they are written."""
+        """Nobody will know whether what was sent is written."""
         self._fail_sent(outcome_unknown(reason))
 
     def _fail_sent(self, error: KafkaError) -> None:

@@ -32,7 +32,8 @@ class NulInText(ValueError):
 
 
 def copy_text(rows: Sequence[Collection[Any]], encoding: str = "utf-8") -> bytes:
-    """Of rows with the same columns. Raises NulInText, and UnicodeEncodeError for half a surrogate pair."""
+    """The text of COPY for rows with the same columns. Raises NulInText, and UnicodeEncodeError for half a surrogate
+    pair."""
     columns = list(zip(*rows, strict=True))
     if not columns:
         return b"\n" * len(rows)

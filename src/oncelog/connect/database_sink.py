@@ -70,7 +70,7 @@ class TableFacts(NamedTuple):
 
     @property
     def of_json(self) -> frozenset[str]:
-        """Those whose values are written as JSON; keys are compared as they are."""
+        """The columns whose values are written as JSON, without those of the key, which are compared as they are."""
         return self.json - set(self.key)
 
 

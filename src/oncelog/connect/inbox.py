@@ -21,7 +21,7 @@ TABLE: Final = "oncelog_inbox"
 
 
 class Connection(Protocol):
-    """Of psycopg or sqlite3."""
+    """What is needed of a connection of psycopg or sqlite3."""
 
     def execute(self, query: Any, values: Any = ..., /) -> Any: ...
 

@@ -10,7 +10,7 @@ _DECODER: Final = json.JSONDecoder()
 
 
 def fields_of(text: str) -> Iterator[tuple[str, Any, str]]:
-    """Of a JSON object: name, value, and the text of the value."""
+    """The fields of a JSON object: name, value, and the text of the value."""
     at = _behind_space(text, 1)
     while text[at] != "}":
         name, at = _DECODER.raw_decode(text, at)

@@ -36,7 +36,7 @@ class Rights:
         return quoted(self.user)
 
     def on_table(self, table: str, wanted: Sequence[str]) -> Iterator[Finding]:
-        """What is missing of a table, named as settings do, that is there or not."""
+        """The rights that are missing on a table, if it exists. It is named as in settings."""
         schema, _, _ = table.rpartition(".")
         if schema and self._value("select has_schema_privilege(oid, 'usage') from pg_namespace where nspname = %s",
                                   schema) is False:  # fmt: skip
@@ -59,7 +59,7 @@ class Rights:
             yield Finding(False, text, f"alter role {self._role} bypassrls;")
 
     def own_tables(self, *tables: str) -> Iterator[Finding]:
-        """Of a sink, which makes them if they are not there."""
+        """What a sink may not do with its own tables, or what keeps it from making them."""
         if all(self._value("select to_regclass(%s) is not null", table) for table in tables):
             for table in tables:
                 yield from self.on_table(table, KEEP)

@@ -186,7 +186,8 @@ class PostgresSource:
 
     @contextmanager
     def held_snapshot(self) -> Iterator[Snapshot]:
-        """For others to read, each by a connection of their own. See `PublishedTables.hold`."""
+        """A snapshot of the database for others to read, each by a connection of its own. See
+        `PublishedTables.hold`."""
         snapshot = self.begin_snapshot()
         with self._sql.transaction():
             self.tables.hold(snapshot)

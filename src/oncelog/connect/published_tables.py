@@ -150,7 +150,7 @@ class PublishedTables:
         return tables
 
     def _columns(self, oid: int) -> list[_TableColumn]:
-        """As they are now. The table may have another name than the one that the stream is at."""
+        """The columns as they are now. Where the stream is, the table may still have another name."""
         found = self._sql.execute(_COLUMNS, (oid,)).fetchall()
         return [
             _TableColumn(Column(column, type_oid, is_identity), is_generated, is_primary)
@@ -158,7 +158,8 @@ class PublishedTables:
         ]
 
     def estimated_rows(self, relation: Relation, condition: str) -> int:
-        """As the planner takes it from its statistics and the size of the table, also if it was never analysed."""
+        """The planner's estimate, from its statistics and the size of the table; also for one that was never
+        analysed."""
         [([found],)] = self._sql.execute(
             f"explain (format json) {_select('1', relation, condition)}".encode()
         ).fetchall()
@@ -229,7 +230,7 @@ def change_format_of(settings: SourceSettings, database: str) -> ChangeFormat:
 
 
 def read_part(settings: SourceSettings, snapshot: Snapshot, part: Part) -> Iterator[SourceRecord]:
-    """By a connection of its own, wherever this runs."""
+    """Read a part of a table, by a connection of its own. It may run in another process."""
     name = f"oncelog-connect-{settings.name}-part"
     with psycopg.connect(
         settings.url, autocommit=True, options=SESSION_OPTIONS, client_encoding=ENCODING, application_name=name

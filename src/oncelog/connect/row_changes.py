@@ -374,7 +374,7 @@ def unknown_columns(row: Mapping[str, Any], known: Iterable[str]) -> list[str]:
 
 
 def sql_type(value: Any) -> str:
-    """For the `alter table` in a message."""
+    """The type of a column for a value, in the `alter table` that a message suggests."""
     match value:
         case bool():
             return "boolean"

@@ -70,7 +70,7 @@ def _unchanged(record: ConsumerRecord) -> list[str]:
 
 
 def _without(value: Any, names: list[str]) -> Any:
-    """Of a row. What is none is refused later, in other words."""
+    """A row without these fields. What is no row is returned as it is: whoever reads it refuses it."""
     if not names or not isinstance(value, dict):
         return value
     return {name: field for name, field in value.items() if name not in names}

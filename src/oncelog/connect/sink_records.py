@@ -44,7 +44,7 @@ class RecordColumns(Sequence[ConsumerRecord]):
         return self._list("value")
 
     def _times_ms(self) -> list[int]:
-        """As numbers: a time may be beyond the years that Python's calendar has."""
+        """Times as numbers: they may be beyond the years that Python's calendar has."""
         import pyarrow as pa
 
         return [time_us // 1000 for time_us in self.columns.column("timestamp").cast(pa.int64()).to_pylist()]

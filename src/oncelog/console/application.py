@@ -346,7 +346,8 @@ def _download(page: Page, kind: str, query: Query) -> Response:
 
 
 def _attachment(name: str, contents: bytes, media_type: str) -> Response:
-    """Its name is one of the console's: what others named things must not get into a header."""
+    """The header of a download. The file has a name of the console's: names of topics and groups must not get into a
+    header."""
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(contents, media_type=media_type, headers=headers)
 

@@ -14,13 +14,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection
 from typing import Final
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from oncelog.core.address import is_loopback
+from oncelog.http_server import is_own_name, origin_host
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 _POLICY: Final = (
@@ -67,8 +66,7 @@ def add_headers(headers: MutableHeaders, nonce: str) -> None:
 def refusal(method: str, headers: Headers, host_names: Collection[str] = ()) -> str:
     """Why a request is refused; empty if it is not."""
     host = headers.get("host", "")
-    name = _host_name(host)
-    if name not in host_names and not is_loopback(name):
+    if not is_own_name(host, host_names):
         return f"The console answers to the names of this machine alone, such as 127.0.0.1, not to {host!r}."
     site = headers.get("sec-fetch-site")
     if method in SAFE_METHODS:
@@ -76,17 +74,10 @@ def refusal(method: str, headers: Headers, host_names: Collection[str] = ()) -> 
             return "Pages of other sites may not read from the console."
         return ""
     origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != host:
+    if origin is not None and origin_host(origin) != host:
         return "Changes are made from pages of the console alone: this request comes from another site."
     if site != "same-origin" and origin is None:
         return "Changes are made from pages of the console alone: this request does not say where it comes from."
     if site is not None and site != "same-origin":
         return "Changes are made from pages of the console alone: this request comes from another site."
     return ""
-
-
-def _host_name(host: str) -> str:
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""

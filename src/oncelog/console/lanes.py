@@ -100,7 +100,7 @@ def _place(begin: float, end: float, row: int) -> Place:
 
 
 def common_scale(timelines: Sequence[Timeline], axis: str, now_ms: int) -> Scale | None:
-    """One that fits all lanes, so that what happened together stands together; None without lanes."""
+    """One scale for all lanes, so that what happened together stands together; None without lanes."""
     scales = [scale_of(one, axis, now_ms) for one in timelines if one.spans or one.plain]
     if not scales:
         return None
@@ -173,7 +173,7 @@ def _plain_row(run: PlainRun, scale: Scale, axis: str) -> dict[str, float]:
 
 
 def _marker_x(span: TransactionSpan, scale: Scale, axis: str) -> float | None:
-    """Where its marker is; None while it is open."""
+    """Where the marker of a transaction is drawn; None while it is open."""
     place = span.marker_offset if axis == OFFSET_AXIS else span.marker_timestamp
     return None if place is None else scale.x(place)
 

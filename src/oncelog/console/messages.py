@@ -362,7 +362,7 @@ def _row(partition: TopicPartition, one: Found, outcomes: Outcomes) -> dict[str,
 
 
 def schema_row(decoded: Decoded | None) -> dict[str, Any]:
-    """By which schema the value was decoded, or why it was not."""
+    """The schema by which the value was decoded, or why it was not decoded."""
     if decoded is None:
         return {}
     schema = decoded.schema_id if isinstance(decoded.schema_id, int) else str(decoded.schema_id)
@@ -401,7 +401,7 @@ def content_row(record: ConsumerRecord, size: int, is_cut: bool) -> dict[str, An
 
 
 def cut(data: bytes | None, size: int = VALUE_BYTES_MAX) -> bytes | None:
-    """Not in the middle of a character, so that text stays text."""
+    """The start of a content, which does not end within a character, so that text stays text."""
     if data is None or len(data) <= size:
         return data
     end = size

@@ -114,7 +114,7 @@ class Query:
         self._values = values
 
     def text(self, name: str, default: str = "", longest: int = TEXT_MAX) -> str:
-        """As it was given: names and what is searched for may begin and end with spaces."""
+        """A parameter as it was given: names and words to search for may begin and end with spaces."""
         found = self._values.get(name, default)
         if len(found) > longest:
             raise BadInput(f"{name} is longer than {longest:,} characters")

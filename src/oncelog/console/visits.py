@@ -216,7 +216,7 @@ class Sessions:
 
 
 def decoder_of(settings: ConsoleSettings) -> SchemaDecoder | None:
-    """One for all sessions: schemas are kept once they were fetched."""
+    """One decoder for all sessions: it keeps the schemas that were fetched."""
     return SchemaDecoder(settings.schema_registry) if settings.schema_registry is not None else None
 
 

@@ -31,7 +31,7 @@ E = TypeVar("E", bound=IntEnum)
 
 
 class FilterFields(Protocol):
-    """Of DescribeAclsRequest and DeleteAclsFilter."""
+    """What DescribeAclsRequest and DeleteAclsFilter have in common."""
 
     resource_type_filter: int
     resource_name_filter: str | None
@@ -43,7 +43,7 @@ class FilterFields(Protocol):
 
 
 class AclFields(TypedDict):
-    """Of AccessControlEntryRecord and DeleteAclsMatchingAcl."""
+    """What AccessControlEntryRecord and DeleteAclsMatchingAcl have in common."""
 
     resource_type: int
     resource_name: str
@@ -94,7 +94,7 @@ def delete_acls(view: View, request: DeleteAclsRequest) -> Deciding:
 
 
 def _known(view: View) -> dict[UUID, Acl]:
-    """Without those that a newer Kafka has made, which nobody can name here."""
+    """The ACLs without those of kinds that only a newer Kafka knows: they have no name here."""
     known = {}
     for acl_id, record in view.image.acls.items():
         with suppress(KafkaError):

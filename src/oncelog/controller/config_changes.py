@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from oncelog.controller.decision import Deciding, Decision, Requester
 from oncelog.controller.image import ConfigResource
 from oncelog.controller.topic_rules import check_configs, check_name, unknown_topic
-from oncelog.controller.view import View
+from oncelog.controller.view import MIN_ISR, View
 from oncelog.core.config import ConfigError, ConfigTable, ConfigType
 from oncelog.core.config_resources import AlterOperation, ResourceType
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -40,7 +40,6 @@ from oncelog.protocol.messages.incremental_alter_configs import (
 from oncelog.protocol.schema import Message
 from oncelog.security.acl import Operation, Resource
 
-_MIN_ISR: Final = "min.insync.replicas"
 _VALUE_CHARS_MAX: Final = 2**15 - 1
 _NUMBER: Final = re.compile(r"[0-9]{1,10}")
 
@@ -129,14 +128,7 @@ def alter_incrementally(view: View, request: IncrementalAlterConfigsRequest, who
         return _changes(view, target, configs, names)
 
     altered = _Altered(view, who, request.resources, changed)
-    answers = []
-    for resource, code, message in altered.results():
-        answers.append(
-            IncrementalAlterConfigsResourceResponse(
-                error_code=code, error_message=message, resource_type=resource.type, resource_name=resource.name
-            )
-        )
-        yield
+    answers = yield from altered.answers(IncrementalAlterConfigsResourceResponse)
     records = [] if request.validate_only else altered.records
     return Decision(records, IncrementalAlterConfigsResponse(responses=answers))
 
@@ -152,15 +144,11 @@ def replace_all(view: View, request: AlterConfigsRequest, who: Requester) -> Dec
         return _changes(view, target, configs, names)
 
     altered = _Altered(view, who, request.resources, changed)
-    answers = []
-    for resource, code, message in altered.results():
-        answers.append(
-            AlterConfigsResourceResponse(
-                error_code=code, error_message=message, resource_type=resource.type, resource_name=resource.name
-            )
-        )
-        yield
+    answers = yield from altered.answers(AlterConfigsResourceResponse)
     return Decision([] if request.validate_only else altered.records, AlterConfigsResponse(responses=answers))
+
+
+A = TypeVar("A", AlterConfigsResourceResponse, IncrementalAlterConfigsResourceResponse)
 
 
 class _Altered:
@@ -180,16 +168,19 @@ class _Altered:
         self._counts = Counter(ConfigResource(each.resource_type, each.resource_name) for each in resources)
         self._records: Records = []
 
-    def results(self) -> Iterator[tuple[ConfigResource, int, str | None]]:
+    def answers(self, answer: type[A]) -> Generator[None, None, list[A]]:
+        answers = []
         for resource, given in self._resources.items():
+            answers.append(answer(error_message=None, resource_type=resource.type, resource_name=resource.name))
             try:
                 if self._counts[resource] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate resource.")
                 self._check(resource)
                 self._records += self._changed(given)
-                yield resource, ErrorCode.NONE, None
             except KafkaError as error:
-                yield resource, error.code, error.message
+                answers[-1].error_code, answers[-1].error_message = error.code, error.message
+            yield
+        return answers
 
     @property
     def records(self) -> list[Message]:
@@ -243,12 +234,12 @@ def _check_record(view: View, record: ConfigRecord) -> None:
             f"The configuration value cannot be added because it exceeds the maximum value size of {_VALUE_CHARS_MAX} "
             "bytes.",
         )
-    if not view.has_elr or record.name != _MIN_ISR or record.resource_type != ResourceType.BROKER:
+    if not view.has_elr or record.name != MIN_ISR or record.resource_type != ResourceType.BROKER:
         return
     if record.resource_name:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Broker-level {_MIN_ISR} cannot be altered while ELR is enabled.")
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Broker-level {MIN_ISR} cannot be altered while ELR is enabled.")
     if record.value is None:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Cluster-level {_MIN_ISR} cannot be removed while ELR is enabled.")
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Cluster-level {MIN_ISR} cannot be removed while ELR is enabled.")
 
 
 def _record(resource: ConfigResource, name: str, value: str | None) -> ConfigRecord:
@@ -256,11 +247,12 @@ def _record(resource: ConfigResource, name: str, value: str | None) -> ConfigRec
 
 
 def _cleared(view: View, records: Iterable[ConfigRecord]) -> list[ClearElrRecord]:
-    """With another min.insync.replicas, nobody knows any more whether members of the ELR have all that is committed."""
+    """Records that empty the ELR of topics whose min.insync.replicas changes: nobody knows any more whether its members
+    have all that is committed."""
     if not view.has_elr:
         return []
     return [
         ClearElrRecord(topic_name=record.resource_name if record.resource_type == ResourceType.TOPIC else "")
         for record in records
-        if record.name == _MIN_ISR
+        if record.name == MIN_ISR
     ]

@@ -33,4 +33,5 @@ class Requester(Protocol):
         """Raises KafkaError."""
 
     def take_mutations(self, count: int) -> None:
-        """Before partitions are made or deleted. Raises KafkaError if a quota does not allow so many."""
+        """Count partitions that are about to be made or deleted. Raises KafkaError if a quota does not allow so
+        many."""

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from oncelog.controller.decision import Decision
-from oncelog.controller.image import KRAFT_VERSION, METADATA_VERSION, ConfigResource
-from oncelog.controller.view import ELR_FEATURE, View
+from oncelog.controller.image import ConfigResource
+from oncelog.controller.view import MIN_ISR, View
 from oncelog.core.config_resources import ResourceType
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.features import ELR_VERSION, KRAFT_VERSION, METADATA_VERSION, TRANSACTION_VERSION
 from oncelog.protocol.messages.broker_registration import Feature
 from oncelog.protocol.messages.cluster_metadata import ClearElrRecord, ConfigRecord, FeatureLevelRecord
 from oncelog.protocol.messages.update_features import (
@@ -21,8 +22,7 @@ from oncelog.protocol.messages.update_features import (
 from oncelog.protocol.schema import Message
 
 _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
-_MIN_ISR: Final = "min.insync.replicas"
-_NEEDED: Final = {ELR_FEATURE: 23, "transaction.version": 0}
+_NEEDED: Final = {ELR_VERSION: 23, TRANSACTION_VERSION: 0}
 """The metadata.version from which on a feature can be used."""
 
 
@@ -44,7 +44,7 @@ def update_features(
         results = [UpdatableFeatureResult(feature=name, error_code=error.code, error_message=error.message)
                    for name in names]  # fmt: skip
         return Decision([], _answer(results, api_version, error))
-    if any(update.feature == ELR_FEATURE and update.max_version_level > 0 for update in request.feature_updates):
+    if any(update.feature == ELR_VERSION and update.max_version_level > 0 for update in request.feature_updates):
         records = [*_elr_safety(view), *records]
     results = [UpdatableFeatureResult(feature=name, error_message=None) for name in names]
     return Decision([] if request.validate_only else records, _answer(results, api_version))
@@ -128,12 +128,12 @@ def _elr_safety(view: View) -> list[Message]:
     if not view.has_elr and any(place.partition.elr or place.partition.last_known_elr for place in view.places()):
         records.append(ClearElrRecord())
     everywhere = view.image.settings.get(ConfigResource(ResourceType.BROKER, ""), {})
-    if _MIN_ISR not in everywhere:
-        value = str(view.static.integer(_MIN_ISR))
-        records.append(ConfigRecord(resource_type=ResourceType.BROKER, resource_name="", name=_MIN_ISR, value=value))
+    if MIN_ISR not in everywhere:
+        value = str(view.static.integer(MIN_ISR))
+        records.append(ConfigRecord(resource_type=ResourceType.BROKER, resource_name="", name=MIN_ISR, value=value))
     for resource, configs in view.image.settings.items():
-        if resource.type == ResourceType.BROKER and resource.name and _MIN_ISR in configs:
+        if resource.type == ResourceType.BROKER and resource.name and MIN_ISR in configs:
             records.append(
-                ConfigRecord(resource_type=ResourceType.BROKER, resource_name=resource.name, name=_MIN_ISR, value=None)
+                ConfigRecord(resource_type=ResourceType.BROKER, resource_name=resource.name, name=MIN_ISR, value=None)
             )
     return records

@@ -68,7 +68,7 @@ class Heartbeats:
             self._last_ms[broker] = min(now_ms, last_ms + absent_ms)
 
     def expired(self, now_ms: int) -> list[BrokerEpoch]:
-        """Those whose sessions have ended, until they are forgotten or send a heartbeat."""
+        """Brokers whose sessions have ended, until they are forgotten or send a heartbeat."""
         return [broker for broker, last_ms in self._last_ms.items() if now_ms - last_ms > self.session_ms]
 
     def forget(self, broker: BrokerEpoch) -> None:
@@ -89,7 +89,8 @@ class Heartbeats:
         self._of(broker).shutdown_offset = None
 
     def shutdown_offset(self, broker: BrokerRegistration) -> int | None:
-        """None also if the begin of the shutdown was not committed: then it begins again."""
+        """What was noted at the begin of its controlled shutdown. None also if that was not committed: it begins
+        anew."""
         known = self._of(BrokerEpoch(broker.broker_id, broker.epoch))
         return known.shutdown_offset if broker.in_controlled_shutdown else None
 

@@ -11,6 +11,7 @@ from oncelog.controller.partition_image import PartitionImage
 from oncelog.controller.registrations import BrokerRegistration
 from oncelog.core.config_resources import ResourceType
 from oncelog.core.dataclass import dataclass
+from oncelog.core.features import METADATA_VERSION
 from oncelog.core.ids import NodeId
 from oncelog.protocol.messages.cluster_metadata import (
     AccessControlEntryRecord,
@@ -19,8 +20,6 @@ from oncelog.protocol.messages.cluster_metadata import (
     UserScramCredentialRecord,
 )
 
-METADATA_VERSION: Final = "metadata.version"
-KRAFT_VERSION: Final = "kraft.version"
 METADATA_VERSION_MIN: Final = 7
 """3.3-IV3, the oldest that Kafka 4 reads; so is a log that does not name its level."""
 
@@ -50,7 +49,7 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Where an entry is nothing but its record, the record is kept."""
+    """The metadata of a cluster at one offset. An entry that has nothing beyond its record is the record itself."""
 
     features: Mapping[str, int] = field(default_factory=dict)
     """Finalised levels; a feature at 0 is not in it."""

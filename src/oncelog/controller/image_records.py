@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Final, NamedTuple
 
-from oncelog.controller.image import METADATA_VERSION, Image, TopicImage
+from oncelog.controller.image import Image, TopicImage
+from oncelog.core.features import METADATA_VERSION
 from oncelog.protocol.messages.cluster_metadata import (
     BrokerRegistrationChangeRecord,
     ClientQuotaRecord,

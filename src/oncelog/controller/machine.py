@@ -21,16 +21,17 @@ from uuid import UUID
 from oncelog.controller import broker_changes
 from oncelog.controller.decision import Deciding, Decision, Requester
 from oncelog.controller.heartbeats import BrokerEpoch, BrokerState, Heartbeats
-from oncelog.controller.image import EMPTY_IMAGE, KRAFT_VERSION, METADATA_VERSION, Image
+from oncelog.controller.image import EMPTY_IMAGE, Image
 from oncelog.controller.image_records import versioned
 from oncelog.controller.placement import Below
 from oncelog.controller.registration import register_broker, register_controller, unregister_broker
 from oncelog.controller.registrations import BrokerRegistration
 from oncelog.controller.replay import Replay
-from oncelog.controller.view import ELR_FEATURE, View
+from oncelog.controller.view import MIN_ISR, View
 from oncelog.core.config import Settings
 from oncelog.core.config_resources import ResourceType
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.features import ELR_VERSION, KRAFT_VERSION, METADATA_VERSION
 from oncelog.core.ids import INTERNAL_TOPICS, NodeId
 from oncelog.core.steps import at_once
 from oncelog.protocol.api_keys import ApiKey
@@ -61,7 +62,6 @@ ELECTIONS_MAX: Final = 1000
 """In one round of elections that nobody asked for."""
 RECORD_BYTES_MAX: Final = 800_000
 """A larger record does not fit into a batch of the log, and all others of the round would fail with it."""
-_MIN_ISR: Final = "min.insync.replicas"
 
 
 class ControllerConfig(NamedTuple):
@@ -143,11 +143,9 @@ class Machine:
         for name in sorted(levels, key=lambda name: (name != METADATA_VERSION, name)):
             if levels[name]:
                 records.append(FeatureLevelRecord(name=name, feature_level=levels[name]))
-        if levels.get(ELR_FEATURE, 0) > 0:
-            value = str(self.config.settings.integer(_MIN_ISR))
-            records.append(
-                ConfigRecord(resource_type=ResourceType.BROKER, resource_name="", name=_MIN_ISR, value=value)
-            )
+        if levels.get(ELR_VERSION, 0) > 0:
+            value = str(self.config.settings.integer(MIN_ISR))
+            records.append(ConfigRecord(resource_type=ResourceType.BROKER, resource_name="", name=MIN_ISR, value=value))
         return [*records, EndTransactionRecord()]
 
     def round(self, next_offset: int) -> Round:
@@ -168,7 +166,7 @@ class Round:
         return at_once(self.decide(request, who, now_ms))
 
     def decide(self, request: Message, who: Requester, now_ms: int) -> Generator[None, None, Message]:
-        """As `ask`, in steps of which none is long. It is to be gone through to its end before the next one."""
+        """As `ask`, in short steps. All of them must be taken before the next request is decided."""
         found = self._decision(request, who, now_ms)
         decision = found if isinstance(found, Decision) else (yield from found)
         level = self._view.image.metadata_version
@@ -233,7 +231,7 @@ class Round:
         self._view = self._view.after(self._replay.image())
 
     def _check_room(self, entry_bytes: int) -> None:
-        """For settings, quotas, ACLs and users. What makes them fewer is never refused."""
+        """Whether there is room for more settings, quotas, ACLs and users. What makes them fewer is never refused."""
         limit = self._machine.config.settings.integer("oncelog.metadata.max.bytes")
         if entry_bytes > max(limit, self._view.image.entry_bytes):
             raise KafkaError(

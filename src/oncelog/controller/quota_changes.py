@@ -53,7 +53,7 @@ def _record(entity: Entity, key: str, value: float | None) -> ClientQuotaRecord:
 def checked_entries(
     entries: Sequence[EntryData], entities: Sequence[Entity]
 ) -> Iterator[tuple[EntryData, Changes | KafkaError]]:
-    """One for each entity, with what is to change or what is wrong. `entities` has those of the entries."""
+    """Each entity's entry, with what is to change or what is wrong. `entities` are those of the entries, in order."""
     counts = Counter(entities)
     for entity, entry in dict(zip(entities, entries, strict=True)).items():
         yield entry, _checked(entry, entity, is_duplicate=counts[entity] > 1)

@@ -7,10 +7,10 @@ from typing import Final
 
 from oncelog.controller import broker_changes
 from oncelog.controller.decision import Decision, Requester
-from oncelog.controller.image import METADATA_VERSION
 from oncelog.controller.registrations import BrokerRegistration
 from oncelog.controller.view import View
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.features import METADATA_VERSION
 from oncelog.core.ids import uuid_to_text
 from oncelog.protocol.messages.broker_registration import (
     BrokerRegistrationRequest,

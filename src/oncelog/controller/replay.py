@@ -24,6 +24,7 @@ from oncelog.controller.partition_image import PartitionImage
 from oncelog.controller.registrations import BrokerRegistration
 from oncelog.controller.topic_rules import is_like_others, metric_name
 from oncelog.core.config_resources import ResourceType
+from oncelog.core.features import KRAFT_VERSION
 from oncelog.core.ids import NodeId, uuid_to_text
 from oncelog.core.steps import at_once
 from oncelog.protocol.messages.cluster_metadata import (
@@ -55,8 +56,6 @@ from oncelog.protocol.messages.cluster_metadata import (
     ZkMigrationStateRecord,
 )
 from oncelog.protocol.schema import Message
-
-_KRAFT_VERSION: Final = "kraft.version"
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -208,11 +207,11 @@ class Replay:
                 yield
 
     def _nothing(self, record: Message) -> None:
-        """It only moves the end of the log, or is left of a migration from ZooKeeper, which Kafka 4 ignores."""
+        """A record without effect: it only moves the end of the log, or is left from a migration from ZooKeeper."""
 
     def _feature_level(self, record: FeatureLevelRecord) -> None:
         # Some controllers wrote one of kraft.version, whose level is in a control record (KAFKA-18979).
-        if record.name == _KRAFT_VERSION:
+        if record.name == KRAFT_VERSION:
             return
         if record.feature_level == 0:
             self._features.drop(record.name)

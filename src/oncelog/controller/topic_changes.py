@@ -231,7 +231,8 @@ class TopicChanges:
         return Decision([] if request.validate_only else records, answer)
 
     def _check_growth(self, request: CreatePartitionsRequest) -> None:
-        """Of all topics together. Of one alone its own answer tells it."""
+        """Check the number of partitions of all topics of a request together. One topic alone is checked with its own
+        answer."""
         known = ((wanted.count, self._view.topic(wanted.name)) for wanted in request.topics)
         added = [max(0, count - len(topic.partitions)) for count, topic in known if topic is not None]
         if len(added) > 1 and sum(added) > PARTITIONS_PER_REQUEST_MAX:

@@ -13,11 +13,12 @@ from oncelog.controller.registrations import BrokerRegistration
 from oncelog.core.config import ConfigValue, Settings
 from oncelog.core.config_resources import ResourceType
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.features import ELR_VERSION
 from oncelog.core.ids import NodeId
 from oncelog.core.topic_config import TOPIC_CONFIG
 from oncelog.core.topic_settings import BrokerSettings, known_settings
 
-ELR_FEATURE: Final = "eligible.leader.replicas.version"
+MIN_ISR: Final = "min.insync.replicas"
 UNASSIGNED_DIRECTORY: Final = UUID(int=1)
 LOST_DIRECTORY: Final = UUID(int=2)
 
@@ -54,7 +55,7 @@ class View:
 
     @property
     def has_elr(self) -> bool:
-        return self.image.features.get(ELR_FEATURE, 0) > 0
+        return self.image.features.get(ELR_VERSION, 0) > 0
 
     def broker(self, broker_id: int) -> BrokerRegistration | None:
         return self.image.brokers.get(NodeId(broker_id))
@@ -75,7 +76,8 @@ class View:
         return broker is not None and not broker.is_fenced and not broker.in_controlled_shutdown
 
     def directory_of(self, broker_id: int) -> UUID:
-        """Where a broker puts a new replica. One with several directories tells later."""
+        """The directory of a new replica on a broker. A broker with several directories reports later which one it
+        took."""
         broker = self.broker(broker_id)
         if broker is None or len(broker.directories) > 1:
             return UNASSIGNED_DIRECTORY
@@ -86,7 +88,8 @@ class View:
         return None if topic_id is None else self.image.topics[topic_id]
 
     def _topic_value(self, topic: str, name: str) -> ConfigValue | None:
-        """One setting alone: this is asked for every partition of a broker that comes or goes."""
+        """One setting of a topic, without parsing the others: it is asked for every partition of a broker that comes or
+        goes."""
         own = self.image.topic_settings(topic).get(name)
         return self._inherited.get(name) if own is None else TOPIC_CONFIG[name].parse(own)
 
@@ -96,7 +99,7 @@ class View:
         Kafka's controllers count those of the topic's first partition. Where that has fewer, they forget who is
         eligible although the leader has committed nothing without them.
         """
-        wanted = cast(int, self._topic_value(place.topic.name, "min.insync.replicas"))
+        wanted = cast(int, self._topic_value(place.topic.name, MIN_ISR))
         return min(wanted, len(place.partition.replicas))
 
     def allows_unclean(self, topic: str) -> bool:

@@ -422,7 +422,7 @@ def check_roles(settings: Settings) -> None:
 
 
 def warnings_of(settings: Settings, roles: Settings | None = None) -> list[str]:
-    """`roles` are the settings of the broker, if these are of something else."""
+    """What to warn of in these settings. `roles` are the settings of the node itself, if these are a topic's."""
     reasons = _reasons_of_others(settings if roles is None else roles)
     return [text for text in settings.warnings if not text.endswith(reasons)]
 

@@ -67,7 +67,7 @@ class ConfigKey:
     dynamic: bool = False
     """For a broker key: whether it may be changed while the broker runs."""
     dynamic_low: int | None = None
-    """Then it must be at least this: less could keep out whoever would change it back."""
+    """The least it may be changed to while the broker runs: with less, nobody might be let in to change it back."""
     internal: bool = False
     """Accepted, but shown by no describe: for tests."""
     sensitive: bool = False

@@ -6,7 +6,7 @@ import base64
 
 
 def shown(name: str, data: bytes | None) -> dict[str, str | None]:
-    """As text if it is text, else in base64 under another name, so that nothing is lost."""
+    """Content as text if it is text, else in base64 under another name, so that nothing is lost."""
     if data is None:
         return {name: None}
     try:

@@ -44,3 +44,7 @@ def count_of(number: int, noun: str) -> str:
     if number == 1:
         return f"1 {noun}"
     return f"{number:,} {noun}es" if noun.endswith(("s", "ch", "x")) else f"{number:,} {noun}s"
+
+
+def are(number: int) -> str:
+    return "is" if number == 1 else "are"

@@ -15,6 +15,7 @@ Offset = NewType("Offset", int)
 
 NO_PRODUCER_ID: Final = ProducerId(-1)
 NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
+NO_COORDINATOR_EPOCH: Final = CoordinatorEpoch(-1)
 NO_SEQUENCE: Final = -1
 NO_TIMESTAMP: Final = -1
 NO_OFFSET: Final = Offset(-1)

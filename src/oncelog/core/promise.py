@@ -71,7 +71,7 @@ class Promise(Generic[T]):
         return mapped
 
     def chain(self, function: Callable[[T], Promise[U]]) -> Promise[U]:
-        """As `map`, for what takes time itself."""
+        """As `map`, for a function that returns a promise."""
         if not isinstance(self._value, _Unset):
             return function(self._value)
         chained: Promise[U] = Promise()

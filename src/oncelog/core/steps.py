@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def at_once(steps: Generator[Any, None, T]) -> T:
-    """Without a turn for anything else."""
+    """Takes all steps in a row, without a turn for others in between."""
     while True:
         try:
             next(steps)

@@ -172,7 +172,7 @@ def _known_files(folder: Path) -> Iterator[StoredFile]:
 
 
 def partition_folders(data_folder: Path) -> list[PartitionFolder]:
-    """Those in use, by topic and number."""
+    """The folders of partitions that are in use, by topic and number."""
     found = [
         PartitionFolder(path)
         for path in data_folder.iterdir()

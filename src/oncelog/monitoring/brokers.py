@@ -45,7 +45,7 @@ def broker_states(
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCounts:
-    """Of one broker, in partitions; those of internal topics included."""
+    """The replicas of one broker, counted in partitions; those of internal topics included."""
 
     leads: int
     keeps: int
@@ -53,7 +53,7 @@ class ReplicaCounts:
 
 
 def replica_counts(topics: Iterable[TopicInfo]) -> dict[int, ReplicaCounts]:
-    """By broker, also of brokers that are away."""
+    """Counts by broker, also of brokers that are away."""
     leads: Counter[int] = Counter()
     keeps: Counter[int] = Counter()
     in_sync: Counter[int] = Counter()

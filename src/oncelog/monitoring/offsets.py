@@ -36,7 +36,7 @@ class PartitionOffsets(NamedTuple):
         return min(max(offset, self.start), self.end)
 
     def limit(self, isolation: IsolationLevel) -> int:
-        """Where readers stop."""
+        """The offset at which readers stop."""
         return self.last_stable if isolation is IsolationLevel.READ_COMMITTED else self.end
 
 

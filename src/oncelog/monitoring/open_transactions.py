@@ -247,6 +247,6 @@ def sees_all_ids(admin: Admin) -> bool:
 
 
 def hanging_transactions(opened: Iterable[OpenTransaction], older_than_ms: int, now_ms: int) -> list[OpenTransaction]:
-    """Those that no coordinator will end and whose producers have not written for some time."""
+    """Open transactions that no coordinator will end and whose producers have not written for some time."""
     ages = [(one, one.age_ms(now_ms)) for one in opened if one.is_hanging]
     return [one for one, age in ages if age is None or age >= older_than_ms]

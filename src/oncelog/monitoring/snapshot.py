@@ -89,7 +89,7 @@ class ClusterSnapshot:
 
     @property
     def open(self) -> list[OpenTransaction]:
-        """As partitions see them: a transaction is here once for each partition that it wrote to."""
+        """Open transactions as partitions see them: one entry for each partition that a transaction wrote to."""
         return [one for held in self.held_back for one in (*held.blocking, *held.open_after)]
 
     def hanging(self, older_than_ms: int) -> list[OpenTransaction]:
@@ -220,7 +220,7 @@ class Poller:
         return list(dict.fromkeys([*first, *(partitions[place % len(partitions)] for place in places)]))
 
     def _describe_groups(self, group_ids: list[str]) -> None:
-        """Those never described first, then those described longest ago."""
+        """Describe some of the groups: first those never described, then those described longest ago."""
         self._groups = {name: self._groups[name] for name in group_ids if name in self._groups}
         oldest = sorted(group_ids, key=lambda name: self._groups[name].time_ms if name in self._groups else -1)
         for name in oldest[: self._limits.groups]:

@@ -34,7 +34,8 @@ class PlainRun(NamedTuple):
 
 
 def plain_runs(headers: Iterable[BatchHeader]) -> list[PlainRun]:
-    """Of batches in order. A gap of compaction does not end a run, a transaction or a marker does."""
+    """Runs of batches outside of transactions. A gap of compaction does not end a run; a transaction or a marker
+    does."""
     runs: list[PlainRun] = []
     is_going_on = False
     for header in headers:

@@ -65,7 +65,7 @@ def replication_factor(info: TopicInfo) -> int:
 
 
 def describe_topics(admin: Admin, infos: Iterable[TopicInfo]) -> list[Topic]:
-    """With the offsets of all their partitions, in three requests to each leader."""
+    """Topics with the offsets of all their partitions, in three requests to each leader."""
     wanted = list(infos)
     offsets = partition_offsets(admin, led_partitions(wanted))
     return [join_topic(info, offsets) for info in wanted]
@@ -78,12 +78,12 @@ def join_topic(info: TopicInfo, offsets: Mapping[TopicPartition, PartitionOffset
 
 
 def led_partitions(infos: Iterable[TopicInfo]) -> list[TopicPartition]:
-    """Those that somebody can be asked about."""
+    """The partitions that have a leader, who can be asked about them."""
     return [TopicPartition(info.name, p.partition) for info in infos for p in info.partitions if p.leader >= 0]
 
 
 def transaction_partitions(infos: Mapping[str, TopicInfo]) -> list[TopicPartition]:
-    """Those that producers can write to in a transaction."""
+    """The partitions that producers can write to in a transaction."""
     return sorted(led_partitions(info for name, info in infos.items() if name != TRANSACTION_STATE_TOPIC))
 
 

@@ -35,7 +35,7 @@ class CompressionError(KafkaError):
 
 
 class OutputTooLarge(CompressionError):
-    """It would unfold into more than the cap."""
+    """The data would be larger than the limit when decompressed."""
 
 
 def compress(codec: int, data: Readable) -> bytes:

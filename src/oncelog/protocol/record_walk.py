@@ -28,7 +28,7 @@ class MalformedRecords(KafkaError):
 
 
 def check_count(count: int, section_bytes_max: int) -> None:
-    """Before anything is read: whether so many records can be in so many bytes."""
+    """Whether so many records can be in so many bytes. Nothing is read for that."""
     if count * RECORD_BYTES_MIN > section_bytes_max:
         raise MalformedRecords(f"{count} records take more than the {section_bytes_max} bytes that can be there")
 

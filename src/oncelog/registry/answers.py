@@ -244,7 +244,8 @@ def _by_id(state: State, schema_id: int, schema: Schema, call: Call) -> Any:
 
 
 def _known(call: Call, question: Callable[[State], Any]) -> Any:
-    """From memory; what is not there may have been registered elsewhere meanwhile."""
+    """Look it up in memory. What is not found is looked up again after reading the topic: another registry may have
+    registered it."""
     try:
         return call.store.read(question)
     except Refusal as refusal:

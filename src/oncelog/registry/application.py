@@ -14,7 +14,7 @@ import json
 import logging
 from collections.abc import Collection, Mapping
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import anyio.to_thread
 from starlette.datastructures import Headers
@@ -22,12 +22,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from oncelog.core.address import is_loopback
+from oncelog.http_server import is_own_name, origin_host
 from oncelog.registry.answers import Call, Text, find, is_known
 from oncelog.registry.errors import Refusal
 from oncelog.registry.store import Store
+from oncelog.schemas.registry_client import MEDIA_TYPE
 
-MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 CONTENT_TYPES: Final = (
     MEDIA_TYPE,
     "application/vnd.schemaregistry+json",
@@ -102,14 +102,9 @@ class Application:
 def refusal(headers: Headers, host_names: Collection[str] = ()) -> str:
     """Why a request is refused; empty if it is not."""
     host = headers.get("host", "")
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-        origin = urlsplit(headers.get("origin", f"http://{host}")).netloc
-    except ValueError:
-        return "The request does not say where it goes to and comes from."
-    if name not in host_names and not is_loopback(name):
+    if not is_own_name(host, host_names):
         return f"The registry answers to the names of this machine alone, such as 127.0.0.1, not to {host!r}."
-    if origin != host:
+    if origin_host(headers.get("origin", f"http://{host}")) != host:
         return "Pages of other sites may not use the registry."
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         return "Pages of other sites may not use the registry."

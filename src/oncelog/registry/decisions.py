@@ -99,7 +99,7 @@ def register(state: State, wanted: Wanted) -> Decision:
 
 
 def _import(state: State, wanted: Wanted) -> Decision:
-    """Of another registry's schemas, with their ids. They have been compared there."""
+    """Take over schemas of another registry with their ids. They were compared there, and are not compared again."""
     schema, _ = prepared(state, wanted.schema)
     if wanted.id is None or not 0 < wanted.id <= ID_MAX:
         raise not_permitted(f"Subject {wanted.subject} is in import mode: the request needs the id of the schema")

@@ -89,7 +89,7 @@ class State:
         return found
 
     def all_versions(self, subject: str) -> list[Version]:
-        """Also deleted ones; empty if there are none."""
+        """All versions of a subject, also deleted ones; empty if there are none."""
         return [version for _, version in sorted(self._versions.get(subject, {}).items())]
 
     def live_versions(self, subject: str) -> list[Version]:
@@ -142,7 +142,8 @@ class State:
         ]
 
     def level(self, subject: str | None) -> str | None:
-        """As it was set for the subject; None if it was not. Always something for all, which is subject None."""
+        """The level that was set for the subject, or None. For subject None, which stands for all, there always is
+        one."""
         return self._levels.get(subject) or (DEFAULT_LEVEL if subject is None else None)
 
     def mode(self, subject: str | None) -> str | None:

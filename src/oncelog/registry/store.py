@@ -106,7 +106,7 @@ class Store:
             )
 
     def read(self, question: Callable[[State], Any]) -> Any:
-        """From what was read last, also while the cluster does not answer."""
+        """Answer from what was read last, also while the cluster does not answer."""
         with self._state_lock:
             return question(self._state)
 
@@ -119,7 +119,8 @@ class Store:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """One request after the other. Raises TimedOut, so that those that wait do not add up their waits."""
+        """Wait for this request's turn: changes are made one after the other. Raises TimedOut if that takes too
+        long."""
         if not self._lock.acquire(timeout=TIMEOUT_MS / 1000):
             raise TimedOut(f"other requests have waited for topic {self._topic} for {TIMEOUT_MS} ms")
         try:
@@ -207,7 +208,8 @@ class Store:
         return producer
 
     def _commit(self, producer: Producer, records: list[Record]) -> None:
-        """If it fails, a producer is made anew; taking over settles what this one has left."""
+        """Commit the records. After a failure a new producer is made: taking over its id ends what this one has left
+        open."""
         self._doubtful = None
         try:
             producer.begin_transaction()

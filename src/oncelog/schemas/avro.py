@@ -191,7 +191,8 @@ class _Comparison:
 
 
 def _names_match(reader: Any, writer: Any) -> bool:
-    """Without their namespaces, as Avro's own check does; or by an alias of the reader."""
+    """Whether two named types match: by name without namespace, as in Avro's own check, or by an alias of the
+    reader."""
     if _last(reader["name"]) == _last(writer["name"]):
         return True
     namespace = str(reader["name"]).rpartition(".")[0]

@@ -416,7 +416,7 @@ def _constituents(schema: Any) -> list[dict[str, Any]]:
 
 
 def _alone(schema: Any) -> dict[str, Any]:
-    """Without what names and describes."""
+    """The schema without keywords that only name or describe it."""
     return next(iter(_constituents(schema)), {})
 
 
@@ -432,7 +432,7 @@ def _parts(side: Side, kind: str) -> list[Side]:
 
 
 def _of_type(schema: dict[str, Any], kind: str) -> dict[str, Any]:
-    """One of several types, with the keywords that speak of it."""
+    """The schema for one of its types, with the keywords that concern that type."""
     own = _KEYWORDS.get("number" if kind == "integer" else kind, ())
     return {"type": kind, **{name: value for name, value in schema.items() if name in own}}
 

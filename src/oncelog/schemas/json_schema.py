@@ -85,7 +85,7 @@ def _resource(contents: Any) -> Resource[Any]:
 
 
 def _targets(schema: Any) -> list[str]:
-    """Of all `$ref`s, except in subschemas with an identity of their own, where they are relative to that."""
+    """The targets of all `$ref`s, except in subschemas with an `$id` of their own, to which they are relative there."""
     found: list[str] = []
     waiting = [schema]
     while waiting:

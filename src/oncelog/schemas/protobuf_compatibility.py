@@ -134,7 +134,7 @@ def _oneofs(reader: DescriptorProto, writer: DescriptorProto, path: str) -> list
 
 
 def _choices(message: DescriptorProto) -> dict[str, set[int]]:
-    """Without those that `optional` makes in proto3."""
+    """The `oneof`s of a message, without those that proto3 makes for `optional` fields."""
     found: dict[str, set[int]] = {}
     for field in message.field:
         if field.HasField("oneof_index") and not field.proto3_optional:

@@ -36,7 +36,7 @@ class RegistryError(Exception):
 
 
 class RegistryUnavailable(RegistryError):
-    """It did not answer, or what answered is no registry."""
+    """The registry did not answer, or what answered is none."""
 
     def __init__(self, message: str) -> None:
         super().__init__(0, message)
@@ -58,7 +58,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class RegistryClient:
-    """For threads too. `url` may have a user and a password: https://user:password@host:port."""
+    """Safe for threads. `url` may have a user and a password: https://user:password@host:port."""
 
     def __init__(self, url: str, *, ca_file: str | Path | None = None, timeout_s: float = 10.0) -> None:
         parts = urlsplit(url)
@@ -95,7 +95,7 @@ class RegistryClient:
         return _registered(self._call("GET", f"/subjects/{_part(subject)}/versions/latest"))
 
     def version(self, subject: str, number: int) -> Registered:
-        """Also a deleted one: what was written with it is still there."""
+        """A version of a subject, also a deleted one: what was written with it is still there."""
         return _registered(self._call("GET", f"/subjects/{_part(subject)}/versions/{number}?deleted=true"))
 
     def subjects(self) -> list[str]:
@@ -119,7 +119,7 @@ class RegistryClient:
         return self._known(name)[1]
 
     def parse(self, schema: Schema) -> ParsedSchema:
-        """With its references, from this registry."""
+        """Parse a schema, with its references from this registry."""
         return parse(schema, self._referenced)
 
     def _known(self, name: SchemaName) -> tuple[Schema, ParsedSchema]:

@@ -122,7 +122,7 @@ class ParsedSchema(Protocol):
         """Why a reader with this schema cannot read what was written with another of its kind; empty if it can."""
 
     def encode(self, value: Any) -> bytes:
-        """Of a value of JSON. Raises ValueError if it does not fit."""
+        """The payload for a value of JSON. Raises ValueError if it does not fit the schema."""
 
     def decode(self, payload: bytes) -> Any:
         """A value that JSON can have. Raises ValueError."""

@@ -18,11 +18,14 @@ import uuid
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from oncelog.protocol.primitives import append_varlong, read_varlong
+
 _PREFIX: Final = struct.Struct(">BI")
 MAGIC_ID: Final = 0
 MAGIC_GUID: Final = 1
 GUID_END: Final = 17
 ID_MAX: Final = 2**31 - 1
+INDEX_MAX: Final = 2**31 - 1
 INDEXES_MAX: Final = 64
 """Messages are not nested deeper than that; a larger count is damage."""
 FIRST_MESSAGE: Final = (0,)
@@ -64,45 +67,26 @@ def with_header(headers: Headers, name: str, data: bytes) -> bytes:
 
 
 def encode_indexes(indexes: tuple[int, ...]) -> bytes:
-    if indexes == FIRST_MESSAGE:
-        return b"\0"
-    return b"".join(map(_zigzag, (len(indexes), *indexes)))
+    encoded = bytearray()
+    for number in (0,) if indexes == FIRST_MESSAGE else (len(indexes), *indexes):
+        append_varlong(encoded, number)
+    return bytes(encoded)
 
 
 def split_indexes(payload: bytes) -> tuple[tuple[int, ...], bytes]:
     """Which message it is, and the message. Raises ValueError."""
-    count, at = _read_zigzag(payload, 0)
-    if count == 0:
-        return FIRST_MESSAGE, payload[at:]
-    if not 0 < count <= INDEXES_MAX:
-        raise ValueError(f"it has {count} message indexes")
-    indexes = []
-    for _ in range(count):
-        index, at = _read_zigzag(payload, at)
-        if index < 0:
-            raise ValueError(f"{index} is no index of a message")
-        indexes.append(index)
+    try:
+        count, at = read_varlong(payload, 0)
+        if count == 0:
+            return FIRST_MESSAGE, payload[at:]
+        if not 0 < count <= INDEXES_MAX:
+            raise ValueError(f"it has {count} message indexes")
+        indexes = []
+        for _ in range(count):
+            index, at = read_varlong(payload, at)
+            if not 0 <= index <= INDEX_MAX:
+                raise ValueError(f"{index} is no index of a message")
+            indexes.append(index)
+    except IndexError:
+        raise ValueError("it ends inside of its message indexes") from None
     return tuple(indexes), payload[at:]
-
-
-def _zigzag(number: int) -> bytes:
-    rest = number << 1 if number >= 0 else (-number << 1) - 1
-    encoded = bytearray()
-    while rest > 0x7F:
-        encoded.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    encoded.append(rest)
-    return bytes(encoded)
-
-
-def _read_zigzag(data: bytes, at: int) -> tuple[int, int]:
-    number = 0
-    for shift in range(0, 35, 7):
-        if at >= len(data):
-            raise ValueError("it ends inside of its message indexes")
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number >> 1 ^ -(number & 1), at
-    raise ValueError("a message index has more than five bytes")

@@ -305,7 +305,7 @@ def _is_about(acl: Acl, principal: str, address: str) -> bool:
 
 
 def _covers(deny: Acl, allow: Acl) -> bool:
-    """Whether one that denies leaves nothing of what another allows."""
+    """Whether an ACL that denies covers all that another one allows."""
     if deny.pattern is Pattern.PREFIXED:
         return not _is_wildcard(allow) and allow.name.startswith(deny.name)
     return deny.name == WILDCARD or (allow.pattern is Pattern.LITERAL and allow.name == deny.name)

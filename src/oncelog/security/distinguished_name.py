@@ -35,7 +35,7 @@ _ESCAPED: Final = frozenset(',=+<>#;"\\')
 
 
 class MalformedCertificate(ValueError):
-    """It does not follow the encoding of certificates."""
+    """The bytes do not follow the encoding of certificates."""
 
 
 class _Element(NamedTuple):
@@ -45,7 +45,7 @@ class _Element(NamedTuple):
 
 
 def subject_name(certificate: bytes) -> str:
-    """Of a certificate in DER. Raises MalformedCertificate."""
+    """The subject of a certificate in DER. Raises MalformedCertificate."""
     try:
         fields = _children(_children(_children(certificate)[0].content)[0].content)
         # version (optional), serial number, signature, issuer, validity, subject

@@ -42,7 +42,7 @@ class JaasLine(NamedTuple):
 
     @property
     def users(self) -> dict[str, str]:
-        """Of a broker's line: passwords by user."""
+        """The users in the line of a broker: passwords by user."""
         return {name.removeprefix(_USER): value for name, value in self.options.items() if name.startswith(_USER)}
 
     def __repr__(self) -> str:

@@ -204,7 +204,7 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def step(self, token: bytes) -> bytes | None:
-        """Its first call takes milliseconds: PBKDF2."""
+        """Take the client's message, return the answer. The first call takes milliseconds of PBKDF2."""
         if self._expected is None:
             return self._take_first(token.decode(errors="replace"))
         if not hmac.compare_digest(token, self._expected):

@@ -27,7 +27,7 @@ _OVER: Final = object()
 
 
 class AbortedTransactions:
-    """Those of one answer."""
+    """The aborted transactions of one Fetch answer."""
 
     def __init__(self) -> None:
         self._room = NAMED_MAX

@@ -28,6 +28,7 @@ from oncelog.core.clock import JUMP_BELIEVED_AFTER_MS, CautiousClock, Scheduler,
 from oncelog.core.config import Settings
 from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.features import TRANSACTION_VERSION
 from oncelog.core.ids import (
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,
@@ -249,7 +250,7 @@ class Broker:
 
     @cached_property
     def logins(self) -> Logins:
-        """For listeners with SASL: other brokers do not import it."""
+        """What logs clients in, on listeners with SASL. Brokers without one do not import it."""
         from oncelog.server.login import Logins
 
         return Logins(
@@ -299,7 +300,7 @@ class Broker:
         }
 
     def why_out_of_reach(self, leader: NodeId, context: RequestContext) -> ErrorCode:
-        """Of a leader that is not among `nodes`: it has no listener such as the client's, or it is away."""
+        """Why a leader is not among `nodes`: it has no listener of the name that the client uses, or it is away."""
         known = self.metadata.image.brokers.get(leader)
         is_elsewhere = known is not None and context.peer.listener not in known.listeners
         return ErrorCode.LISTENER_NOT_FOUND if is_elsewhere else ErrorCode.LEADER_NOT_AVAILABLE
@@ -315,7 +316,7 @@ class Broker:
         """Clients choose their transaction protocol by them."""
         if self.membership is not None:
             return FinalisedFeatures(max(0, self.membership.applied_offset), self.membership.finalised)
-        return FinalisedFeatures(0, {"transaction.version": self.settings.integer("transaction.version")})
+        return FinalisedFeatures(0, {TRANSACTION_VERSION: self.settings.integer(TRANSACTION_VERSION)})
 
     def supported_features(self) -> Mapping[str, tuple[int, int]]:
         """Their lowest and highest levels."""
@@ -383,7 +384,7 @@ class Broker:
         adopt_folders(self.log_dir, draft, self.settings, survey)
 
     def adopt_settings(self) -> None:
-        """Of the metadata, over those of the start."""
+        """Take over the settings of the metadata, which come before those that the broker was started with."""
         self.broker_settings = BrokerSettings(self._static_settings, self.metadata.broker_configs, str(self.node_id))
         self.settings = self.broker_settings.settings
         self._log_configs = LogConfigs(self.broker_settings)

@@ -199,7 +199,7 @@ def _reassigned(_: Broker, context: RequestContext, request: Any, answer: Any) -
 
 
 def _elected(_: Broker, context: RequestContext, request: Any, answer: Any) -> Steps[None]:
-    """Those that have another leader now. An unclean election may have cost records."""
+    """Partitions that have another leader now. An unclean election may have cost records."""
     kind = "an unclean" if request.election_type else "the preferred"
     for topic in answer.replica_election_results:
         for each in topic.partition_result:

@@ -145,7 +145,7 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(None)
 
     def _identify(self, mapping: PrincipalMapping) -> None:
-        """By the certificate of the client, if it has one."""
+        """Give the client the principal of its certificate, if it has one."""
         tls = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
         certificate = tls.getpeercert(binary_form=True) if tls is not None else None
         if not certificate:
@@ -359,7 +359,7 @@ class Connection(asyncio.BufferedProtocol):
             self._send_on()
 
     def _send_on(self) -> None:
-        """As much as the client takes at once."""
+        """Send as much as the client takes at once."""
         while self._outgoing and self._writable and (transport := self._transport) is not None:
             piece = self._outgoing.take_piece()
             self._handed_bytes = sum(map(len, piece))
@@ -378,7 +378,8 @@ class Connection(asyncio.BufferedProtocol):
         self._forget_timer()
 
     def _forget_timer(self) -> None:
-        """It keeps this connection and its buffer in memory, and there may be thousands in its time."""
+        """Cancel the timer: it would keep this connection and its buffer in memory, and there may be thousands at a
+        time."""
         if self._login_timer is not None:
             self._login_timer.cancel()
             self._login_timer = None
@@ -405,7 +406,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def close_idle(connections: Iterable[Connection]) -> None:
-    """Those that were silent since the last call; so one lives between one and two intervals of these calls."""
+    """Close connections that were silent since the last call: after one to two intervals between calls."""
     for connection in list(connections):
         if connection.active:
             connection.active = connection.is_waiting

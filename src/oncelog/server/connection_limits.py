@@ -149,7 +149,7 @@ def parse_overrides(settings: Settings) -> dict[str, int]:
 
 
 def _address(host: str) -> str:
-    """As connections have it. Names are looked up once, as Kafka does, which prefers IPv4."""
+    """The address as connections have it. Names are looked up once, as in Kafka, IPv4 first."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def hold_nothing(_: int) -> None:
-    """For a peer without a connection."""
+    """The default, for a peer without a connection."""
 
 
 @dataclass(slots=True)
@@ -111,7 +111,7 @@ class RequestContext:
             )
 
     def take_mutations(self, count: int) -> None:
-        """For partitions that are made or deleted. Raises THROTTLING_QUOTA_EXCEEDED."""
+        """Count partitions that are made or deleted. Raises THROTTLING_QUOTA_EXCEEDED."""
         if self.mutation_quotas is not None:
             self.mutation_quotas.take_mutations(self, count)
 

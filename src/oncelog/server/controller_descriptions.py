@@ -6,7 +6,6 @@ Any controller answers, active or not, by the metadata that it knows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from oncelog.controller.image import ConfigResource
 from oncelog.controller.topic_rules import unknown_topic
@@ -16,6 +15,8 @@ from oncelog.core.errors import ErrorCode
 from oncelog.protocol.messages.broker_registration import Listener
 from oncelog.protocol.messages.cluster_metadata import VoterEndpoint
 from oncelog.protocol.messages.describe_cluster import (
+    ENDPOINT_BROKERS,
+    ENDPOINT_CONTROLLERS,
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -25,19 +26,16 @@ from oncelog.server.config_descriptions import DescribedNode
 from oncelog.server.context import RequestContext
 from oncelog.server.controller_node import ControllerNode
 
-_CONTROLLERS: Final = 2
-_BROKERS: Final = 1
-
 
 def describe_cluster(
     node: ControllerNode, request: DescribeClusterRequest, context: RequestContext
 ) -> DescribeClusterResponse:
-    if request.endpoint_type != _CONTROLLERS:
+    if request.endpoint_type != ENDPOINT_CONTROLLERS:
         return _other_endpoints(request.endpoint_type, context.api_version)
     addresses, leader = _controllers(node, context.peer.listener), node.log.leader
     return DescribeClusterResponse(
         error_message=None,
-        endpoint_type=_CONTROLLERS,
+        endpoint_type=ENDPOINT_CONTROLLERS,
         cluster_id=node.machine.config.cluster_id,
         controller_id=leader.node_id if leader is not None and leader.node_id in addresses else -1,
         brokers=[
@@ -51,7 +49,7 @@ def describe_cluster(
 
 
 def _other_endpoints(wanted: int, api_version: int) -> DescribeClusterResponse:
-    code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if wanted == _BROKERS else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+    code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if wanted == ENDPOINT_BROKERS else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
     return DescribeClusterResponse(
         error_code=code if api_version > 0 else ErrorCode.INVALID_REQUEST,
         error_message=f"This is a controller, which describes controllers (2), not endpoints of type {wanted}.",
@@ -59,7 +57,7 @@ def _other_endpoints(wanted: int, api_version: int) -> DescribeClusterResponse:
 
 
 def _controllers(node: ControllerNode, listener: str) -> dict[int, Address]:
-    """Where they are reached: those that have registered, and voters that have never been active."""
+    """The addresses of controllers: of those that have registered, and of voters that were never active."""
     voters = node.log.committed.quorum.voters
     known: dict[int, Sequence[VoterEndpoint | Listener]] = {}
     if voters is not None:

@@ -11,9 +11,9 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from oncelog.cluster.quorum_serving import QuorumServing
-from oncelog.controller.image import KRAFT_VERSION
 from oncelog.core.address import LOOPBACK
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.features import KRAFT_VERSION
 from oncelog.core.promise import Promise
 from oncelog.protocol.api import decode_request, encode_response, response_header_version
 from oncelog.protocol.api_keys import ApiKey
@@ -27,8 +27,9 @@ from oncelog.protocol.messages.api_versions import (
 from oncelog.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from oncelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from oncelog.protocol.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
-from oncelog.protocol.primitives import MalformedRequest, read_uvarint
+from oncelog.protocol.primitives import MalformedRequest
 from oncelog.protocol.schema import Message
+from oncelog.security.forwarded_principal import decode_principal
 from oncelog.server.authorization import AllowClients, Authorizer, Operation, Resource
 from oncelog.server.context import HANG_UP, HangUp, Peer, RequestContext
 from oncelog.server.controller_node import ControllerNode
@@ -284,7 +285,11 @@ class ControllerFront:
         if not self._node.log.is_active:
             return Promise.resolved(EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER))
         try:
-            peer = Peer(_host(envelope.client_host_address), sender.local_host, principal=_principal(envelope))
+            peer = Peer(
+                _host(envelope.client_host_address),
+                sender.local_host,
+                principal=decode_principal(envelope.request_principal),
+            )
             frame = memoryview(envelope.request_data)
             header, position = parse_request_header(frame)
             key, version = header.api_key, header.api_version
@@ -348,21 +353,3 @@ def _is_of_former_controller(answer: Message) -> bool:
 
 def _host(address: bytes) -> str:
     return str(ipaddress.ip_address(address))
-
-
-def _principal(envelope: EnvelopeRequest) -> str:
-    """As Kafka writes it: version, type, name, whether it came by a token, tags. Raises ValueError or IndexError."""
-    data = envelope.request_principal
-    if data is None:
-        raise ValueError("it names no principal")
-    kind, position = _compact(data, 2)
-    name, _ = _compact(data, position)
-    return f"{kind}:{name}"
-
-
-def _compact(data: bytes, position: int) -> tuple[str, int]:
-    length, position = read_uvarint(data, position)
-    end = position + length - 1
-    if length < 1 or end > len(data):
-        raise ValueError("the principal is cut off")
-    return bytes(data[position:end]).decode(), end

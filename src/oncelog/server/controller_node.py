@@ -353,7 +353,8 @@ class ControllerNode:
             current.elect_unclean()
 
     def _excuse_silence(self, now_ms: int) -> None:
-        """Of brokers, while this controller did not hear them: its process was paused, or its log did not answer."""
+        """Brokers are not fenced for a time in which this controller heard nobody: it was paused, or its log did not
+        answer."""
         interval_ms = self._interval_ms
         absent_ms = now_ms - self._watched_ms - interval_ms
         self._watched_ms = now_ms
@@ -369,7 +370,8 @@ class ControllerNode:
             self.store_snapshot()
 
     def store_snapshot(self) -> None:
-        """It replaces the log before it. Nothing happens while that cannot be, or if it has just failed."""
+        """Store a snapshot in the place of the log before it. Nothing happens while that is impossible or has just
+        failed."""
         if self._is_storing or not self.log.is_active or self.log.committed.is_in_transaction:
             return
         if self._scheduler.monotonic_ms() < self._next_snapshot_ms:
@@ -392,7 +394,7 @@ class ControllerNode:
         self._worker.run(self._snapshot_of_now()).then(encoded)
 
     def snapshot(self) -> Snapshot:
-        """Of what is committed. Not within a metadata transaction."""
+        """A snapshot of what is committed. There is none within a metadata transaction."""
         self._apply_at_once()
         return self._snapshot_of_now()()
 

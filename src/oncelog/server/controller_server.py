@@ -22,6 +22,7 @@ from oncelog.controller.machine import ControllerConfig, Machine
 from oncelog.core.address import ALL_ADDRESSES, Address, parse_address
 from oncelog.core.config import ConfigError, Settings
 from oncelog.core.errors import KafkaError
+from oncelog.core.features import KRAFT_VERSION
 from oncelog.core.worker import OneAtATime
 from oncelog.protocol.messages.broker_registration import Listener as Endpoint
 from oncelog.protocol.messages.cluster_metadata import VersionRange, VoterEndpoint, VotersRecord, VotersVoter
@@ -40,13 +41,14 @@ from oncelog.server.listening import Listening
 from oncelog.server.login import Login, Logins
 from oncelog.server.loop import LoopScheduler, LoopWorker
 from oncelog.server.memory_budget import MemoryBudget, connections_max
-from oncelog.server.zookeeper_client import ZooKeeperClient, zookeeper_config
+from oncelog.server.zookeeper_client import ZooKeeperClient, ZooKeeperConfig, zookeeper_config
 from oncelog.storage import meta_properties
 from oncelog.storage.log_dir import OwnFolder, take_folder
+from oncelog.storage.meta_properties import MetaProperties
 
 log = logging.getLogger("oncelog.server")
 
-LEVELS: Final = {feature.name: feature.max_supported_version for feature in FEATURES if feature.name != "kraft.version"}
+LEVELS: Final = {feature.name: feature.max_supported_version for feature in FEATURES if feature.name != KRAFT_VERSION}
 """What a new cluster begins with."""
 _OPEN_FILES: Final = 64
 """The metadata log has few files."""
@@ -101,29 +103,7 @@ class ControllerServer:
         endpoint = Endpoint(
             name=listener.name, host=told.host, port=told.port, security_protocol=listener.protocol.number
         )
-        metadata_log: MetadataLog
-        if zookeeper is None:
-            metadata_log = FileMetadataLog(
-                self._data_dir,
-                node_id=node_id,
-                address=told,
-                scheduler=self._scheduler,
-                worker=self._worker,
-                voters=VotersRecord(voters=[_voter(node_id, meta.directory_id or uuid.uuid4(), endpoint)]),
-                on_fault=lambda problem: _fail(self._fault, f"{self._data_dir}: {problem}"),
-            )
-        else:
-            metadata_log = ZooKeeperMetadataLog(
-                ZooKeeperClient(zookeeper, self._loop.call_soon_threadsafe),
-                node_id=node_id,
-                address=told,
-                scheduler=self._scheduler,
-                cluster_id=meta.cluster_id,
-                voters=_shared_voters(settings, meta.cluster_id, node_id, endpoint),
-                on_fault=lambda problem: _fail(
-                    self._fault, f"zookeeper.connect: in {zookeeper.connect} {problem}", "zookeeper.connect"
-                ),
-            )
+        metadata_log = self._metadata_log(zookeeper, meta, node_id, told, endpoint)
         config = ControllerConfig(
             meta.cluster_id, node_id, settings, settings.integer("broker.session.timeout.ms"), FEATURES, LEVELS
         )
@@ -155,6 +135,32 @@ class ControllerServer:
         if self._fault.done():
             await self._fault
         return bound
+
+    def _metadata_log(
+        self, zookeeper: ZooKeeperConfig | None, meta: MetaProperties, node_id: int, told: Address, endpoint: Endpoint
+    ) -> MetadataLog:
+        """In ZooKeeper if there are other controllers, else in the data folder."""
+        if zookeeper is None:
+            return FileMetadataLog(
+                self._data_dir,
+                node_id=node_id,
+                address=told,
+                scheduler=self._scheduler,
+                worker=self._worker,
+                voters=VotersRecord(voters=[_voter(node_id, meta.directory_id or uuid.uuid4(), endpoint)]),
+                on_fault=lambda problem: _fail(self._fault, f"{self._data_dir}: {problem}"),
+            )
+        return ZooKeeperMetadataLog(
+            ZooKeeperClient(zookeeper, self._loop.call_soon_threadsafe),
+            node_id=node_id,
+            address=told,
+            scheduler=self._scheduler,
+            cluster_id=meta.cluster_id,
+            voters=_shared_voters(self._settings, meta.cluster_id, node_id, endpoint),
+            on_fault=lambda problem: _fail(
+                self._fault, f"zookeeper.connect: in {zookeeper.connect} {problem}", "zookeeper.connect"
+            ),
+        )
 
     async def until_ended(self) -> None:
         """Raises ConfigError if this controller can never serve again."""

@@ -109,7 +109,7 @@ class CoordinatorRuntime(Generic[S, E]):
             self._errors.clear(index)
 
     def with_data(self) -> set[int]:
-        """Those of the partitions led by this broker that have records."""
+        """The partitions that this broker leads and that have records."""
         topic = self._broker.metadata.topics.get(self._topic)
         indexes = range(topic.partition_count if topic is not None else 0)
         node, leader_of = self._broker.node_id, self._broker.metadata.leader_of

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from oncelog.controller.delta import Delta, TopicIdPartition
 from oncelog.controller.partition_image import MIGRATING_DIRECTORY, PartitionImage
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.features import METADATA_VERSION
 from oncelog.protocol.messages.assign_replicas_to_dirs import (
     AssignedDirectory,
     AssignedPartition,
@@ -65,7 +66,7 @@ class DirectoryReports:
         """Report the folders of replicas, again and again until the metadata has them."""
         led = (key for key, partition in self._elsewhere.items() if partition.leader not in (-1, self._broker.node_id))
         keys = list(itertools.islice(led, _REPLICAS_PER_REQUEST))
-        level = self._membership.finalised.get("metadata.version", 0)
+        level = self._membership.finalised.get(METADATA_VERSION, 0)
         directory_id = self._broker.log_dir.meta.directory_id
         if not keys or self._is_sent or level < _METADATA_VERSION_MIN or directory_id is None:
             return

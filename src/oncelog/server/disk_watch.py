@@ -80,5 +80,5 @@ class DiskWatch:
 
 
 def _goes_on(partition: Partition, trouble: _Trouble) -> bool:
-    """Without new refusals nobody has tried, and nobody knows."""
+    """Whether the disk still fails. Without new refusals nobody has tried to write, and it is not known."""
     return partition.log.has_failed or partition.disk_refusals > trouble.refusals

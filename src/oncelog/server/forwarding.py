@@ -31,6 +31,7 @@ from oncelog.protocol.api import (
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.framing import frame_response, parse_request_header, parse_response_header
 from oncelog.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from oncelog.security.forwarded_principal import encode_principal
 from oncelog.server.context import HangUp, Peer, RequestContext
 from oncelog.server.dispatch import DECODED_HERE_BYTES_MAX, Buffers
 from oncelog.server.turns import Steps
@@ -114,7 +115,7 @@ class Forwarder:
             return passing.answered(None)
         request = EnvelopeRequest(
             request_data=data,
-            request_principal=_principal(passing.peer.principal),
+            request_principal=encode_principal(passing.peer.principal),
             client_host_address=_address(passing.peer.client_host),
         )
         promise: Promise[Buffers | None] = Promise()
@@ -272,22 +273,6 @@ class _Passing:
     def _framed(self, answer: Any) -> Buffers:
         body = encode_response(self.key, self._version, answer)
         return frame_response(self._correlation_id, self._header_version, body)
-
-
-def _principal(principal: str) -> bytes:
-    """As Kafka writes it: version, type, name, whether it came by a token, no tags."""
-    kind, _, name = principal.partition(":")
-    return b"\0\0" + _compact(kind) + _compact(name) + b"\0\0"
-
-
-def _compact(text: str) -> bytes:
-    data = text.encode()
-    length, head = len(data) + 1, bytearray()
-    while length >= 0x80:
-        head.append(length & 0x7F | 0x80)
-        length >>= 7
-    head.append(length)
-    return bytes(head) + data
 
 
 def _address(host: str) -> bytes:

@@ -213,7 +213,8 @@ class GroupRuntime:
         return promise
 
     def delete(self, group_id: str) -> Promise[DeletableGroupResult]:
-        """Its offsets go in parts, a part in each turn of the loop. An error in between leaves what is not gone."""
+        """Delete a group. Its offsets go in parts, one in each turn of the loop; after an error the rest of them
+        stays."""
         if group_id in self._being_deleted:
             return self._being_deleted[group_id].chain(lambda _: self.delete(group_id))
         if not self.shards.has_topic:
@@ -273,7 +274,8 @@ class GroupRuntime:
         self.shards.live(index).shard.replay_marker(producer_id, commit=commit)
 
     def on_topic_deleted(self, topic: Topic) -> None:
-        """Its offsets are forgotten in the next turn of the loop, in one look for all topics that go together."""
+        """Offsets of the topic are forgotten in the next turn of the loop, together with those of other topics deleted
+        now."""
         if not self._just_deleted:
             self._broker.later(0, self._forget_deleted)
         self._just_deleted.append((topic.name, topic.topic_id))

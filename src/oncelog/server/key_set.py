@@ -59,7 +59,7 @@ class KeySet:
         self._is_closed = True
 
     def miss(self, key_id: str) -> None:
-        """Of a token that is signed with a key that is not here."""
+        """Note that a token was signed with an unknown key: the keys may be fetched again."""
         now_ms = self._scheduler.monotonic_ms()
         self._missed_ms = {known: at_ms for known, at_ms in self._missed_ms.items() if now_ms - at_ms < MISSED_MS}
         if key_id not in self._missed_ms and len(self._missed_ms) < MISSED_MAX:

@@ -127,7 +127,7 @@ def _plan_of(cls: type[Message]) -> tuple[int, tuple[tuple[str, int, bool], ...]
 
 
 def _value_bytes(field: Field) -> int:
-    """Beside its place."""
+    """Memory of a value, about, without that of the reference to it."""
     if field.struct is not None:
         return _plan_of(field.struct)[0]
     if field.kind == "boolean":

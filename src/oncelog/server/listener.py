@@ -86,7 +86,7 @@ class SecurityProtocol(Enum):
 
     @property
     def number(self) -> int:
-        """As metadata records have it."""
+        """The number that stands for it in metadata records."""
         return ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL").index(self.value)
 
 
@@ -289,7 +289,7 @@ def _unmapped(name: str) -> str:
 
 
 def _overrides(settings: Settings, bound: Mapping[str, Address]) -> dict[str, dict[str, str]]:
-    """By listener."""
+    """Settings of single listeners, by listener."""
     found: dict[str, dict[str, str]] = {}
     for key, value in settings.values.items():
         if not key.startswith(PREFIX):
@@ -404,7 +404,7 @@ def _mapping(rules: str) -> PrincipalMapping:
 
 
 def metrics_tls(settings: Settings) -> TlsSettings | None:
-    """Of the port for metrics, with what is set for all listeners."""
+    """TLS settings of the port for metrics, which are those of all listeners; None if it has no TLS."""
     if not settings.boolean("oncelog.metrics.tls.enable"):
         return None
     if not settings.integer("oncelog.metrics.port"):

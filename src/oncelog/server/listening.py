@@ -43,7 +43,7 @@ class Listening:
         self._is_closed = False
 
     async def bind(self, listener: Listener) -> Address:
-        """Where it is bound. Nobody is served yet. Raises ConfigError."""
+        """Bind the listener, and return its address. Nobody is served yet. Raises ConfigError."""
         certificates = None if listener.tls is None else certificates_of(listener.tls)
         new_connection = partial(self._new_connection, listener)
         try:

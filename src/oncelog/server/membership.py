@@ -22,6 +22,7 @@ from oncelog.controller.errors import InvalidMetadata
 from oncelog.controller.image import EMPTY_IMAGE
 from oncelog.core.address import Address
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.features import KRAFT_VERSION
 from oncelog.core.invariant import invariant
 from oncelog.core.promise import Promise
 from oncelog.core.steps import at_once
@@ -119,7 +120,7 @@ class Membership:
     @property
     def finalised(self) -> Mapping[str, int]:
         """The levels of the cluster's features."""
-        return {**self.quorum.image.features, "kraft.version": self.quorum.quorum.kraft_version}
+        return {**self.quorum.image.features, KRAFT_VERSION: self.quorum.quorum.kraft_version}
 
     def ask_controller(
         self, purpose: str, request: Message, response_type: type[M], timeout_ms: int

@@ -42,7 +42,7 @@ class Holder(Protocol):
         """There is room again."""
 
     def give_up(self, reason: str) -> None:
-        """It is closed, and holds nothing any more."""
+        """The connection is closed, and holds nothing any more."""
 
 
 class MemoryBudget:

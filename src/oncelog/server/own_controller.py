@@ -17,11 +17,12 @@ from oncelog.cluster.file_metadata_log import OWN_ADDRESS, FileMetadataLog
 from oncelog.cluster.metadata_draft import MetadataDraft, skipped_producer_ids
 from oncelog.cluster.node_facts import JOURNAL_FILE, NodeFacts
 from oncelog.controller.errors import InvalidMetadata
-from oncelog.controller.image import EMPTY_IMAGE, METADATA_VERSION
+from oncelog.controller.image import EMPTY_IMAGE
 from oncelog.controller.machine import ControllerConfig, Machine
 from oncelog.controller.registration import RESERVED_DIRECTORIES_BELOW
 from oncelog.core.address import Address
 from oncelog.core.errors import KafkaError
+from oncelog.core.features import METADATA_VERSION, TRANSACTION_VERSION
 from oncelog.core.invariant import invariant
 from oncelog.core.promise import Promise
 from oncelog.protocol.messages.broker_registration import Listener
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from oncelog.server.peers import Answer
 
 LISTENER: Final = "CONTROLLER"
-_TRANSACTION_VERSION: Final = "transaction.version"
 _SEEN_BY_CLIENTS: Final = (EnvelopeRequest, CreateTopicsRequest)
 _LOOK_MS: Final = 1
 LONG_LOG_BYTES: Final = 32 << 10
@@ -125,10 +125,10 @@ class OwnController:
         return draft
 
     def _levels(self, found: Mapping[str, int]) -> dict[str, int]:
-        """Of features. Those that were found stay, unless a level is in the settings of the node."""
+        """Levels of features. Those that were found stay, unless the settings of the node have another."""
         levels = {**found, METADATA_VERSION: METADATA_LEVEL}
-        if not found or _TRANSACTION_VERSION in self._settings.values:
-            levels[_TRANSACTION_VERSION] = self._settings.integer(_TRANSACTION_VERSION)
+        if not found or TRANSACTION_VERSION in self._settings.values:
+            levels[TRANSACTION_VERSION] = self._settings.integer(TRANSACTION_VERSION)
         return {name: level for name, level in levels.items() if level}  # one of 0 is none
 
     def _is_of_another_folder(self, image: Image) -> bool:

@@ -27,7 +27,7 @@ _SSL_FIELDS: Final = (
 
 
 def plain_config(client_id: str) -> ClientConfig:
-    """Of connections without security. The address is given by each connection."""
+    """Settings of connections without security. Each connection brings its address."""
     return ClientConfig(
         bootstrap_servers="localhost:1",
         client_id=client_id,
@@ -38,7 +38,7 @@ def plain_config(client_id: str) -> ClientConfig:
 def peer_config(
     settings: Settings, client_id: str, listener: str, protocol: SecurityProtocol, mechanism_key: str
 ) -> ClientConfig:
-    """For connections to the listener of that name of other nodes. Raises ConfigError."""
+    """Settings of connections to the listener of that name on other nodes. Raises ConfigError."""
     given = overrides_of(settings, listener)
     own = own_settings(settings, given)
     security: dict[str, object] = {"security_protocol": protocol.value}

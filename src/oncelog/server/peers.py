@@ -62,7 +62,7 @@ class Pump:
             delay_ms = self._poll()
         except Exception:
             # A broker that stopped here would fall behind, or lose its registration, without a word.
-            log.exception("what is to be sent to other nodes could not be found out; it is tried again")
+            log.exception("what to send to other nodes could not be decided; it is tried again")
             delay_ms = RETRY_MS
         if delay_ms is not None:
             self.kick(max(0, delay_ms))

@@ -30,7 +30,7 @@ class ProducerRoom:
         self._count_again_ms = 0
 
     def admit(self, known: int) -> None:
-        """One more, on a partition that has so many. Raises POLICY_VIOLATION."""
+        """Admit one more producer on a partition that knows `known` of them. Raises POLICY_VIOLATION."""
         if known >= self._partition_max:
             raise self._refusal("this partition remembers", self._partition_max, "oncelog.partition.producer.ids.max")
         now_ms = self._broker.steady_ms()

@@ -96,7 +96,7 @@ class Quotas:
         return True
 
     def take_mutations(self, context: RequestContext, count: int) -> None:
-        """For partitions that are made or deleted. A client that understands it gets THROTTLING_QUOTA_EXCEEDED."""
+        """Count partitions that are made or deleted. A client that understands it gets THROTTLING_QUOTA_EXCEEDED."""
         is_strict = context.api_version >= _STRICT_SINCE[ApiKey(context.api_key or 0)]
         limit = self._limit(MUTATIONS, context) if self.are_set else None
         if limit is None:

@@ -52,7 +52,7 @@ class _Fetching(NamedTuple):
 
 
 class ReplicaFigures(NamedTuple):
-    """For the metrics."""
+    """What the metrics show of replication."""
 
     led: int
     kept: int
@@ -161,7 +161,7 @@ class Replication:
             fetching.pump.kick()
 
     def _remove(self, partitions: Sequence[tuple[TopicIdPartition, PartitionImage]]) -> Steps[None]:
-        """Those of deleted topics are removed by now."""
+        """Give up replicas that this broker no longer keeps. Those of deleted topics are gone by now."""
         moved = []
         for key, image in partitions:
             kept = TopicPartition(key.topic, key.partition)
@@ -197,7 +197,7 @@ class Replication:
 
     @property
     def roles_not_taken(self) -> list[TopicPartition]:
-        """Of partitions that this broker should lead and others could."""
+        """Partitions that this broker should lead and others could."""
         return [
             TopicPartition(key.topic, key.partition)
             for key, state in self._failed.items()
@@ -268,7 +268,7 @@ class Replication:
     # -- leading
 
     def figures(self) -> ReplicaFigures:
-        """As Kafka counts: a replica that is being added is not missing yet."""
+        """Counts as Kafka has them: a replica that is being added is not missing yet."""
         partitions = list(self._broker.partitions)
         led = [partition for partition in partitions if partition.is_leader]
         images = [self._image_of(partition.topic_partition) for partition in led]
@@ -297,7 +297,7 @@ class Replication:
         return None if topic_id is None else self._image.topics[topic_id].partitions.get(where.partition)
 
     def readers_in(self, partition: Partition, rack: str, offset: int) -> list[NodeId]:
-        """Where a consumer in a rack had better read, if it is to be sent away."""
+        """The replicas to which a consumer in this rack may be sent; none if it is to read here."""
         if not self._config.serves_racks or partition.replicas is None:
             return []
         return partition.replicas.readers_in(rack, offset)

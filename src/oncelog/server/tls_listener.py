@@ -33,7 +33,7 @@ _Stamp = tuple[int, int, int]
 
 
 class Certificates:
-    """Of one listener. Raises ConfigError if they cannot be used at the start."""
+    """The certificates of one listener. Raises ConfigError if they cannot be used at the start."""
 
     def __init__(self, settings: TlsSettings) -> None:
         self._settings = settings
@@ -43,7 +43,8 @@ class Certificates:
         self.context = server_context(settings)
 
     def always_newest(self) -> ssl.SSLContext:
-        """For a server that keeps its context. It asks for client certificates as the first one does."""
+        """A context that uses the newest certificates, for a server that keeps its context. Whether it asks for client
+        certificates does not change."""
         context = server_context(self._settings)
 
         def take_newest(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
@@ -53,7 +54,7 @@ class Certificates:
         return context
 
     def renew(self, worker: Worker) -> None:
-        """Reads them again if a file has changed."""
+        """Read the certificates again if a file has changed."""
         worker.run(self._read_if_changed).then(self._use)
 
     def _read_if_changed(self) -> tuple[list[_Stamp | None], ssl.SSLContext | ConfigError] | None:

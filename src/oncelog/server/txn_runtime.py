@@ -18,6 +18,7 @@ from oncelog.coordinator.txn.versions import TransactionVersion
 from oncelog.core.clock import Timer
 from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.features import TRANSACTION_VERSION
 from oncelog.core.ids import (
     TRANSACTION_STATE_TOPIC,
     CoordinatorEpoch,
@@ -113,7 +114,7 @@ class TxnRuntime:
 
     def follow_features(self, levels: Mapping[str, int]) -> None:
         """In a cluster controllers decide which protocol is spoken, also while brokers run."""
-        version = TransactionVersion(levels.get("transaction.version", 0))
+        version = TransactionVersion(levels.get(TRANSACTION_VERSION, 0))
         if version is self._config.transaction_version:
             return
         log.info("transaction.version is %d", version)

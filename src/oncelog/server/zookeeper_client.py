@@ -200,7 +200,8 @@ class ZooKeeperClient:
         return ["/" + "/".join(names[: count + 1]) for count in range(len(names))]
 
     def _make_chroot(self, levels: Sequence[str]) -> None:
-        """One level after the other. Those above the last one may be others' too, and are open to them."""
+        """Make the levels of the chroot one after the other. Those above the last may be used by others, and are
+        open to them."""
         if not levels:
             self._has_chroot = True
             if self._session is not None:

@@ -61,6 +61,10 @@ class FileCache:
     def __len__(self) -> int:
         return len(self._open)
 
+    def __del__(self) -> None:
+        """Nobody has a log of it any more: an error ended its opening, or a test has it crash."""
+        self.close_all()
+
     def handle(self, path: Path) -> FileHandle:
         return FileHandle(path, self)
 

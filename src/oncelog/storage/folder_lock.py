@@ -19,7 +19,7 @@ class FolderInUseError(Exception):
 
 
 class FolderLock:
-    """Held from its making until `release`."""
+    """Held from its making until `release`, or until nobody has it any more."""
 
     def __init__(self, path: Path) -> None:
         self._descriptors: list[int] = []
@@ -28,6 +28,9 @@ class FolderLock:
         except BaseException:
             self.release()
             raise
+
+    def __del__(self) -> None:
+        self.release()
 
     def _take(self, path: Path) -> None:
         file = self._opened(path / LOCK_FILE, os.O_RDWR | os.O_CREAT)

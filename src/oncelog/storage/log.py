@@ -37,7 +37,6 @@ from oncelog.storage import partition_metadata
 from oncelog.storage.append_checks import check_batches
 from oncelog.storage.append_info import AppendInfo
 from oncelog.storage.batch_placement import PlacedBatches, accept_batches, place_batches
-from oncelog.storage.batch_times import FoundTimestamp, TimesReader
 from oncelog.storage.durability import Durability
 from oncelog.storage.flush_work import FileNotOpened, FlushWork
 from oncelog.storage.leader_epochs import EpochEnd, LeaderEpochs
@@ -324,33 +323,6 @@ class Log:
             yield
             if self.generation != generation:
                 raise SegmentGoneError(f"{self.topic_partition} was cut, or opened again")
-
-    def offset_for_timestamp(
-        self, timestamp: int, *, end_offset: int, start_offset: int = 0, reader: TimesReader | None = None
-    ) -> FoundTimestamp | None:
-        """The first record from `start_offset` on and below `end_offset` whose timestamp is not below `timestamp`.
-
-        Raises LongLookup if the reader has a limit.
-        """
-        reader = reader or TimesReader(self.topic_partition)
-        for segment in self.files.segments:
-            if not segment.is_largest_known:
-                reader.pass_index(start_offset)
-            if segment.largest.timestamp >= timestamp:
-                found = segment.find_timestamp(timestamp, max(start_offset, self.log_start_offset), reader)
-                if found is not None:
-                    return found if found.offset < end_offset else None
-        return None
-
-    def max_timestamp_offset(self, reader: TimesReader | None = None) -> FoundTimestamp | None:
-        """The first record that has the largest timestamp of the log. Raises LongLookup if the reader has a limit."""
-        reader = reader or TimesReader(self.topic_partition)
-        for segment in self.files.segments:
-            if not segment.is_largest_known:
-                reader.pass_index(0)
-                _ = segment.largest
-        latest = max(self.files.segments, key=lambda segment: segment.largest.timestamp)
-        return latest.find_largest_timestamp(reader)
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
         return self.leader_epochs.end_offset_for_epoch(epoch, self.log_end_offset)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from oncelog.core.ids import NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP, next_sequence
+from oncelog.core.ids import NO_COORDINATOR_EPOCH, NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP, next_sequence
 from oncelog.protocol.batch import TRANSACTIONAL_BIT, BatchHeader, ControlMarker
 
 BATCHES_RETAINED_MAX: Final = 5
 """A client may have five batches in flight; any of them can come again, so this many are remembered."""
-
-NO_COORDINATOR_EPOCH: Final = -1
 
 
 class CompletedTxn(NamedTuple):

@@ -97,7 +97,8 @@ class Segment(IndexedBatches):
             self._txn_index = None
 
     def take_note(self, *, is_growing: bool) -> SegmentNote | None:
-        """What the files hold, once index tails are written; as noted before where they were not looked at since."""
+        """What the files of the segment hold, for `segment_notes`; index tails must be written by now. A file that was
+        not opened since the last note holds what that says."""
         before = self.note
         if not self.is_txn_index_checked and before is None:
             return None

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from oncelog.core.ids import uuid_to_text
+from oncelog.storage.atomic_file import replace_file
 from oncelog.storage.folder_lock import LOCK_FILE
 
 FILE_NAME: Final = "cluster.json"
@@ -65,7 +66,7 @@ class ClusterPlan:
         )
 
     def with_these_ports(self, ports: Iterable[int]) -> Self:
-        """As many as `ports` has."""
+        """The plan with these ports: brokers first, then controllers, then ZooKeeper."""
         given = iter(ports)
         return replace(
             self,
@@ -86,7 +87,7 @@ class ClusterPlan:
         return replace(self, brokers={**self.brokers, **{node: next_port + i for i, node in enumerate(added)}})
 
     def with_controllers(self, count: int) -> Self:
-        """Any number, if their log is in ZooKeeper."""
+        """The plan with this number of controllers. It can only change where their log is in ZooKeeper."""
         if count != len(self.controllers) and not self.is_on_zookeeper:
             raise ClusterFolderError(
                 "the metadata of this cluster is in the folder of its one controller: a cluster with several of them "
@@ -99,7 +100,7 @@ class ClusterPlan:
         return replace(self, controllers={node: ports[node] for node in nodes})
 
     def with_zookeeper(self, address: str) -> Self:
-        """The same one: what is not in it is not known any more."""
+        """Raises ClusterFolderError unless it is the ZooKeeper that has the metadata of this cluster."""
         known = self.zookeeper or ""
         if address not in (known, known.partition("/")[0]):
             where = f"in the ZooKeeper {known}" if known else "not in a ZooKeeper that was given"
@@ -115,7 +116,7 @@ class ClusterPlan:
 
     @property
     def ports(self) -> dict[str, int]:
-        """By name of the node."""
+        """The port of each node, by the name it has in messages."""
         found = {f"broker {node}": port for node, port in self.brokers.items()}
         found |= {f"controller {node}": port for node, port in self.controllers.items()}
         return found | ({} if self.zookeeper_port is None else {"ZooKeeper": self.zookeeper_port})
@@ -152,9 +153,7 @@ class ClusterPlan:
         }
 
     def save(self, folder: Path) -> None:
-        draft = folder / f"{FILE_NAME}.new"
-        draft.write_text(json.dumps(asdict(self), indent=2) + "\n")
-        draft.replace(folder / FILE_NAME)
+        replace_file(folder / FILE_NAME, f"{json.dumps(asdict(self), indent=2)}\n".encode(), durable=False)
 
     @classmethod
     def load(cls, folder: Path) -> Self | None:
@@ -182,7 +181,7 @@ class ClusterPlan:
 
 
 def make_folder(folder: Path) -> None:
-    """For its owner alone, as data folders are: settings may have passwords, and a ZooKeeper has the keys of users."""
+    """Readable for its owner alone: settings may have passwords, and a ZooKeeper has the keys of users."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 

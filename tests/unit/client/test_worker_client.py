@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from oncelog.client import Admin, ClientConfig, NewTopic, WorkerClient, worker_c
 from oncelog.client import worker as module
 from oncelog.client.connection import Connection
 from oncelog.client.worker import CLIENTS_MAX
+from tests.descriptors import open_descriptors
 from tests.waiting import wait_until
 
 
@@ -35,10 +35,6 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(Connection, "call", counted)
     return sent
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_more_client_settings_than_are_kept_leave_no_connections(servers: str) -> None:

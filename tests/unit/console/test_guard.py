@@ -37,6 +37,7 @@ def test_other_names_are_refused(host: str) -> None:
         ({}, False),
         ({"origin": "http://evil.example"}, False),
         ({"origin": "null"}, False),
+        ({"origin": "http://[::1"}, False),
         ({"origin": "http://127.0.0.1:9999"}, False),
         ({"origin": "http://evil.example", "sec-fetch-site": "same-origin"}, False),
         ({"origin": f"http://{HERE}", "sec-fetch-site": "cross-site"}, False),

@@ -75,13 +75,14 @@ from oncelog.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from oncelog.protocol.primitives import MalformedRequest
 from oncelog.protocol.schema import Message
 from oncelog.security.acl import Acl, AclAuthorizer, Operation, Pattern, Permission, Resource
+from oncelog.security.forwarded_principal import encode_principal
 from oncelog.server import controller_node
 from oncelog.server.authorization import AllowClients, Authorizer
 from oncelog.server.context import Peer
 from oncelog.server.controller_front import NEEDED, ControllerFront
 from oncelog.server.controller_node import ControllerNode
 from oncelog.server.dispatch import UnservedRequest
-from oncelog.server.forwarding import FORWARDED, _principal
+from oncelog.server.forwarding import FORWARDED
 from oncelog.server.large_requests import LargeRequests
 from oncelog.server.memory_budget import MemoryBudget
 from tests.unit.cluster.metadata_log import voters
@@ -451,7 +452,7 @@ def test_what_is_served_and_which_features(tmp_path: Path) -> None:
 def envelope(request: Message, principal: str = "User:alice") -> EnvelopeRequest:
     return EnvelopeRequest(
         request_data=bytes(frame_of(request)),
-        request_principal=_principal(principal),
+        request_principal=encode_principal(principal),
         client_host_address=bytes([10, 1, 2, 3]),
     )
 
@@ -628,7 +629,9 @@ def test_an_answer_that_cannot_be_encoded_is_a_matter_of_its_client_alone(tmp_pa
     frame = frame_of(wrong, 4)
     if is_passed_on:
         data = EnvelopeRequest(
-            request_data=bytes(frame), request_principal=_principal("User:eve"), client_host_address=b"\x0a\0\0\x09"
+            request_data=bytes(frame),
+            request_principal=encode_principal("User:eve"),
+            client_host_address=b"\x0a\0\0\x09",
         )
         first = controller.send(data)
     else:

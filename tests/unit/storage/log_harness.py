@@ -113,10 +113,6 @@ def reopen(log: Log, *, clean: bool = True, config: LogConfig | None = None) -> 
     )
 
 
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 def files(folder: Path, *suffixes: str) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.suffix in suffixes}
 

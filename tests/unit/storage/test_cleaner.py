@@ -20,6 +20,7 @@ from oncelog.protocol.batch import (
 )
 from oncelog.storage.log import Log, Origin
 from oncelog.storage.offset_map import ENTRY_BYTES
+from oncelog.storage.time_lookup import first_record_from
 from tests.unit.storage.cleaner_harness import (
     COMPACTED,
     DAY_MS,
@@ -179,7 +180,7 @@ def test_timestamps_of_records_beside_a_tombstone_are_relative_to_the_horizon(lo
     header = header_at(log, 0)
     times = [header.base_timestamp + record.timestamp_delta for record in decode_records(read_all(log))]
     assert times == [NOW_MS, NOW_MS + 7]
-    assert log.offset_for_timestamp(NOW_MS + 5, end_offset=log.log_end_offset) == (NOW_MS + 7, 1, 0)
+    assert first_record_from(log, NOW_MS + 5, end_offset=log.log_end_offset) == (NOW_MS + 7, 1, 0)
 
 
 def test_a_tombstone_removes_what_was_clean_already(log: Log) -> None:

@@ -1,16 +1,18 @@
-"""Logs and folders that a test crashes do not keep their descriptors: see `tests/open_files`."""
+"""Logs and folders that nobody has any more do not keep their descriptors: a test crashes them by letting them go."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
+from oncelog.storage.folder_lock import FolderLock
 from oncelog.storage.log_dir import LogDir
-from tests import open_files
-from tests.unit.storage.log_harness import NOW_MS, SMALL, append, append_txn, end_txn, new_log, open_descriptors, ranges
+from tests.descriptors import open_descriptors
+from tests.unit.storage.log_harness import NOW_MS, SMALL, append, append_txn, end_txn, new_log, ranges
 
 
 def crash_everything(folder: Path) -> None:
-    folder.mkdir(exist_ok=True)
     log = new_log(folder)
     append_txn(log, 1)
     end_txn(log, 1, commit=False)
@@ -18,37 +20,30 @@ def crash_everything(folder: Path) -> None:
 
 
 def test_what_a_crash_leaves_open_is_closed(tmp_path: Path) -> None:
-    before, number = open_descriptors(), open_files.last_number()
-    crash_everything(tmp_path)
-    assert open_descriptors() >= before + 3
-    open_files.close_opened_since(number)
-    assert open_descriptors() == before
-
-
-def test_what_was_opened_before_stays_open(tmp_path: Path) -> None:
-    log = new_log(tmp_path)
-    append(log)
-    before, number = open_descriptors(), open_files.last_number()
-    crash_everything(tmp_path / "crashed")
-    open_files.close_opened_since(number)
-    assert open_descriptors() == before
-    append(log)
-    assert open_descriptors() == before
-
-
-def test_only_what_lies_in_the_folder_of_the_crashed_broker_is_closed(tmp_path: Path) -> None:
     before = open_descriptors()
-    for name in ("one", "two"):
-        crash_everything(tmp_path / name)
-    both = open_descriptors() - before
-    open_files.close_under(tmp_path / "one")
-    assert open_descriptors() == before + both // 2
+    crash_everything(tmp_path)
+    assert open_descriptors() == before
+    FolderLock(tmp_path / "data").release()
 
 
-def test_a_log_that_is_used_again_opens_its_files_again(tmp_path: Path) -> None:
-    number = open_files.last_number()
+def test_what_others_have_open_stays_open(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     append(log)
-    open_files.close_opened_since(number)
+    before = open_descriptors()
+    (tmp_path / "crashed").mkdir()
+    crash_everything(tmp_path / "crashed")
+    assert open_descriptors() == before
     append(log)
+    assert open_descriptors() == before
     assert ranges(log) == [(0, 0), (1, 1)]
+
+
+def test_a_process_that_ends_with_open_logs_says_nothing(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib; from tests.unit.storage.log_harness import append, new_log; "
+        "log = new_log(pathlib.Path(sys.argv[1])); append(log)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stderr == ""

@@ -17,6 +17,8 @@ from oncelog.storage.log import Log, LogPlace
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_dir import LogDir
 from oncelog.storage.segment_notes import FILE_NAME as NOTES
+from oncelog.storage.time_lookup import first_record_from, latest_record
+from tests.descriptors import open_descriptors
 from tests.unit.storage.damage import Damage, damaged_copies
 from tests.unit.storage.log_harness import (
     NOW_MS,
@@ -27,7 +29,6 @@ from tests.unit.storage.log_harness import (
     batch,
     end_txn,
     new_log,
-    open_descriptors,
     read_all,
 )
 
@@ -57,8 +58,8 @@ def facts(log: Log) -> dict[str, Any]:
         "batches": read_all(log, max_bytes=300),
         "aborted": log.aborted_transactions(0, end),
         "aborted later": log.aborted_transactions(end // 2, end),
-        "by time": [log.offset_for_timestamp(stamp, end_offset=end) for stamp in stamps],
-        "latest": log.max_timestamp_offset(),
+        "by time": [first_record_from(log, stamp, end_offset=end) for stamp in stamps],
+        "latest": latest_record(log),
         "largest": [segment.largest.timestamp for segment in log.segments],
         "epochs": list(log.leader_epochs.entries),
         "open": log.producer_state.first_undecided_offset,

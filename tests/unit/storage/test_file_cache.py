@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from oncelog.storage.file_cache import FileCache, FileHandle
+from tests.descriptors import open_descriptors
 from tests.unit.storage.no_descriptors import no_descriptor_left
 
 
@@ -22,10 +23,6 @@ def handles(folder: Path, cache: FileCache, count: int) -> list[FileHandle]:
 
 def content(handle: FileHandle) -> bytes:
     return os.pread(handle.descriptor(), 10, 0)
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_any_number_of_files_is_read_through_few_descriptors(tmp_path: Path) -> None:

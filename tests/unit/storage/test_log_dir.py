@@ -21,6 +21,7 @@ from oncelog.storage.deletions import unlink_all
 from oncelog.storage.log import Log, Origin
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_dir import CheckpointResult, LogDir, LogDirError
+from tests.descriptors import open_descriptors
 from tests.unit.storage.log_harness import (
     NOW_MS,
     SMALL,
@@ -29,7 +30,6 @@ from tests.unit.storage.log_harness import (
     append_txn,
     batch,
     end_txn,
-    open_descriptors,
     ranges,
     read_all,
 )

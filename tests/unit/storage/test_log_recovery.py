@@ -16,6 +16,7 @@ from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.storage.log import Log, LogPlace
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.segment import Segment
+from oncelog.storage.time_lookup import latest_record
 from tests.unit.storage.log_harness import (
     NOW_MS,
     ORDERS,
@@ -64,7 +65,7 @@ def state_of(log: Log) -> tuple[object, ...]:
         sorted(log.producer_state.active_producers()),
         log.producer_state.first_undecided_offset,
         aborted,
-        log.max_timestamp_offset(),
+        latest_record(log),
     )
 
 

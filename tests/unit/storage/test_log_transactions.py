@@ -13,6 +13,7 @@ from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.txn_index import AbortedTxn
 from oncelog.storage.txn_index_keeper import SegmentGoneError
+from tests.descriptors import open_descriptors
 from tests.unit.storage.log_harness import (
     NOW_MS,
     SMALL,
@@ -21,7 +22,6 @@ from tests.unit.storage.log_harness import (
     copy_log,
     end_txn,
     new_log,
-    open_descriptors,
     reopen,
 )
 

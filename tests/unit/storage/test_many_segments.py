@@ -14,6 +14,7 @@ from oncelog.storage.log import SEGMENTS_DELETED_AT_ONCE_MAX, Log
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.segment import Segment
 from oncelog.storage.segment_notes import FILE_NAME, SegmentNote, decode_notes
+from oncelog.storage.time_lookup import first_record_from, latest_record
 from tests.unit.storage.log_harness import NOW_MS, append, append_txn, delete_old, end_txn, new_log, reopen
 
 LATER_MS = NOW_MS + 20_000
@@ -180,9 +181,9 @@ def test_time_indexes_of_many_segments_are_opened_some_at_a_time(
         reader = TimesReader(log.topic_partition, BatchTimesCache())
         try:
             if timestamp is None:
-                found = log.max_timestamp_offset(reader)
+                found = latest_record(log, reader)
             else:
-                found = log.offset_for_timestamp(timestamp, end_offset=log.log_end_offset, reader=reader)
+                found = first_record_from(log, timestamp, end_offset=log.log_end_offset, reader=reader)
             break
         except LongLookup as long:
             assert not long.batch

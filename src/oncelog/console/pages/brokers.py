@@ -59,7 +59,7 @@ def disks(console: Console) -> list[Disk] | None:
 
 
 def disks_if_few(console: Console) -> list[Disk]:
-    """For pages that are to be there at once: none in a cluster where it would take seconds to find out."""
+    """Log directories, for pages that must not wait: none in a cluster where asking for them would take seconds."""
     return (disks(console) if _are_few(console) else None) or []
 
 

@@ -194,7 +194,7 @@ class Window(NamedTuple):
 
 
 def read_windows(console: Console, windows: Sequence[Window]) -> list[Timeline]:
-    """With one question for the offsets of all of them."""
+    """Windows of several partitions. The offsets of all of them take one request."""
     places = [one.partition for one in windows]
     offsets = console.recent.get(("offsets", *places), lambda: partition_offsets(console.admin, places))
     return [console.recent.get(one, partial(_read_window, console, one, offsets[one.partition])) for one in windows]

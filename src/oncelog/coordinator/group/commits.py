@@ -16,6 +16,7 @@ from oncelog.coordinator.group.records import offset_record, offset_tombstone
 from oncelog.coordinator.group.responses import OffsetsCommitted, offsets_refused
 from oncelog.coordinator.group.state import GroupState
 from oncelog.coordinator.outcome import CoordinatorRecord, Outcome, ReplyHandle
+from oncelog.core.config import LONG_MAX
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import NULL_UUID, ProducerIdAndEpoch, TopicPartition
 from oncelog.protocol.messages.offset_commit import (
@@ -46,7 +47,6 @@ _GROUP_ID_NOT_FOUND_SINCE: Final = 9
 """The first version of OffsetCommit with this code. Older clients get ILLEGAL_GENERATION."""
 _GROUP_ID_NOT_FOUND_IN_TXN_SINCE: Final = 6
 """The first version of TxnOffsetCommit with this code (KIP-1319)."""
-LONG_MAX: Final = 2**63 - 1
 
 
 class OffsetCommits:
@@ -218,7 +218,7 @@ class OffsetCommits:
         return out.reply(reply, response)
 
     def tombstones_of_group(self, group_id: str, count_max: int) -> list[CoordinatorRecord]:
-        """Of some of its offsets, if it has more."""
+        """Tombstones for the offsets of a group, or for the first `count_max` of them."""
         partitions = islice(self._offsets.of_group(group_id), count_max)
         return [offset_tombstone(group_id, partition) for partition in partitions]
 

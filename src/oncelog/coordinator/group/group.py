@@ -55,7 +55,7 @@ class ClassicGroup:
 
     @classmethod
     def loaded(cls, group_id: str, metadata: GroupMetadataValue | None) -> ClassicGroup:
-        """From its last record in the log; without metadata it is a group that only stores offsets."""
+        """The group that its last record in the log describes; without metadata it only stores offsets."""
         group = cls(group_id, None)
         if metadata is None:
             return group

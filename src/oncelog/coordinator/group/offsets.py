@@ -82,7 +82,7 @@ class OffsetStore:
         return set(self._open) if producer_id is None else set(self._pending.get(producer_id, ()))
 
     def groups(self) -> list[str]:
-        """Those with an offset, committed or pending."""
+        """The groups with an offset, committed or pending."""
         return list({**dict.fromkeys(self._committed), **dict.fromkeys(self._open)})
 
     def partitions(self, group_id: str) -> list[TopicPartition]:

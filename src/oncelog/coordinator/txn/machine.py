@@ -52,6 +52,7 @@ from oncelog.coordinator.txn.versions import TransactionVersion
 from oncelog.core.clock import plausible_ms
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import (
+    NO_COORDINATOR_EPOCH,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     TRANSACTION_STATE_TOPIC,
@@ -63,9 +64,6 @@ from oncelog.core.invariant import InvariantError, invariant
 from oncelog.protocol.messages.describe_transactions import TransactionState as DescribedTransaction
 
 R = TypeVar("R", bound=Result)
-
-
-NO_COORDINATOR_EPOCH = CoordinatorEpoch(-1)
 
 
 class TxnShard:
@@ -522,4 +520,4 @@ class TxnShard:
 
 
 def _admit_all(count: int) -> None:
-    """Where there is always room."""
+    """The default: no limit on partitions in transactions."""

@@ -81,7 +81,8 @@ class TxnMetadata:
 
     @property
     def identity_once_complete(self) -> ProducerIdAndEpoch:
-        """Of a Prepare* value: what its Complete* record will say, and what the client is answered already."""
+        """Of a Prepare* value: the identity that its Complete* record will have, and that the client is told
+        already."""
         if not self.keeps_prepared and self.next_producer_id != NO_PRODUCER_ID:
             return ProducerIdAndEpoch(self.next_producer_id, ProducerEpoch(0))
         return self.client_identity

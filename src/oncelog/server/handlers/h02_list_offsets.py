@@ -34,6 +34,7 @@ from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 from oncelog.server.turns import ITEM_BYTES, Steps
 from oncelog.storage.batch_times import BatchTimes, FoundTimestamp, LongLookup, TimesReader, read_times
+from oncelog.storage.time_lookup import first_record_from, latest_record
 
 log = logging.getLogger("oncelog.server")
 
@@ -227,8 +228,9 @@ class _LookUp:
     def _find(self) -> tuple[int, int, int]:
         partition, stored = self._partition, self._partition.log
         if self._is_max:
-            return self._visible(stored.max_timestamp_offset(self._new_times()))
-        found = stored.offset_for_timestamp(
+            return self._visible(latest_record(stored, self._new_times()))
+        found = first_record_from(
+            stored,
             self._timestamp,
             end_offset=partition.readable_end(self._reader.read_committed),
             start_offset=self._start_offset,

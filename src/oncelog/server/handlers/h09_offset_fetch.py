@@ -148,7 +148,7 @@ def _everything(broker: Broker, context: RequestContext, committed: list[TopicPa
 
 
 def _name(broker: Broker, context: RequestContext, topic: OffsetFetchResponseTopics, by_id: bool) -> ErrorCode:
-    """From here on a topic has its name, and its id if it exists. Returns what refuses it."""
+    """Give a topic its name, and its id if it exists. Returns the error that refuses it, if any."""
     topics = broker.metadata.topics
     known = broker.metadata.topics_by_id.get(topic.topic_id) if by_id else topics.get(topic.name)
     if known is not None:

@@ -49,7 +49,8 @@ def handle(
 def _followed(
     broker: Broker, partition: Partition, result: DeleteRecordsPartitionResult, timeout_ms: int
 ) -> Promise[None]:
-    """Resolved when it is in the result what has become of the records on the followers."""
+    """Resolved when the followers have deleted the records, or the time is over. The result then has the error, if
+    any."""
     if partition.is_leader and not partition.has_followers:
         return Promise.resolved(None)
     deleted = partition.deleted_by_followers(result.low_watermark)

@@ -41,7 +41,7 @@ def handle(
 
 
 def _wanted(broker: Broker, request: DescribeLogDirsRequest) -> Iterable[TopicPartition]:
-    """Those of the request that there are; all for null."""
+    """The partitions of the request that exist; all of them for null."""
     counts = {topic.name: topic.partition_count for topic in broker.metadata.topics.values()}
     asked: dict[str, set[int]] = {}
     for topic in request.topics or ():

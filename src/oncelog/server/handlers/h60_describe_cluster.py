@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from oncelog.core.errors import ErrorCode
 from oncelog.protocol.messages.describe_cluster import (
+    ENDPOINT_BROKERS,
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -12,19 +13,17 @@ from oncelog.server.authorization import NOT_ASKED
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
-_BROKERS = 1
-
 
 def handle(broker: Broker, request: DescribeClusterRequest, context: RequestContext) -> DescribeClusterResponse:
-    if request.endpoint_type != _BROKERS:
+    if request.endpoint_type != ENDPOINT_BROKERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
             error_message="This is a broker; there are no separate controllers to describe.",
-            endpoint_type=_BROKERS,
+            endpoint_type=ENDPOINT_BROKERS,
         )
     return DescribeClusterResponse(
         error_message=None,
-        endpoint_type=_BROKERS,
+        endpoint_type=ENDPOINT_BROKERS,
         cluster_id=broker.cluster_id,
         controller_id=broker.controller_id,
         brokers=[
