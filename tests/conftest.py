@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from oncelog.client import Admin, ClientConfig, Producer
@@ -17,6 +18,15 @@ from tests import second_try
 from tests.data import kafka
 
 _numbers = itertools.count()
+
+# How long an example takes on a busy machine says nothing about what is tested.
+settings.register_profile(
+    "any-machine",
+    settings.get_profile(settings.get_current_profile_name()),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("any-machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -210,5 +210,5 @@ class CleanerMachine(RuleBasedStateMachine):
         assert self.log.producer_state.first_undecided_offset == first_open
 
 
-CleanerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+CleanerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestCleaner = CleanerMachine.TestCase

@@ -364,7 +364,6 @@ class GroupMachine(RuleBasedStateMachine):
 GroupMachine.TestCase.settings = settings(
     max_examples=200,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 TestGroupMachine = GroupMachine.TestCase

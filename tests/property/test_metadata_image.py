@@ -191,9 +191,7 @@ def similar(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 NOTHING = Delta.between(EMPTY_IMAGE, EMPTY_IMAGE)
 LOGS = st.lists(records(), min_size=5, max_size=20).map(possible)
-SLOW = settings(
-    deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+SLOW = settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 @SLOW
@@ -269,7 +267,7 @@ def test_what_is_drawn_is_mostly_possible() -> None:
     """Records that follow nothing are left out of the logs above, but some of every kind must be left in."""
     seen: set[type[Message]] = set()
 
-    @settings(deadline=None, max_examples=150, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=150, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(LOGS)
     def draw(log: list[Message]) -> None:
         seen.update(map(type, log[len(START) :]))

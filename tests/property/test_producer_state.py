@@ -399,7 +399,7 @@ def verdict_of(state: ProducerStateManager, header: BatchHeader, **circumstances
         return error.code
 
 
-ProducerStateMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+ProducerStateMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestProducerState = ProducerStateMachine.TestCase
 
 

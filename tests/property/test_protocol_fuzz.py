@@ -53,7 +53,7 @@ def check_decoder(cls: type[Message], version: int, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
-@settings(deadline=None, max_examples=15, suppress_health_check=RELAXED)
+@settings(max_examples=15, suppress_health_check=RELAXED)
 @given(data=st.data())
 def test_damaged_messages_are_read_or_refused(cls: type[Message], data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(strategies.versions_of(cls)))
@@ -62,7 +62,7 @@ def test_damaged_messages_are_read_or_refused(cls: type[Message], data: st.DataO
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
-@settings(deadline=None, max_examples=15, suppress_health_check=RELAXED)
+@settings(max_examples=15, suppress_health_check=RELAXED)
 @given(data=st.data())
 def test_noise_is_read_or_refused(cls: type[Message], data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(strategies.versions_of(cls)))
@@ -90,7 +90,7 @@ def test_memory_is_bounded_by_the_size_of_the_frame(fill: bytes) -> None:
             assert peak_bytes < 100 * len(frame), f"{cls.__name__} v{version} took {peak_bytes} bytes"
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(noise=st.binary(max_size=60))
 def test_headers_are_read_or_refused(noise: bytes) -> None:
     for parse in (framing.parse_request_header, lambda d: framing.parse_response_header(d, 1)):
@@ -115,7 +115,7 @@ def feed(reader: FrameReader, stream: bytes, chunks: list[int]) -> list[bytes]:
     return frames
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     sizes=st.lists(st.integers(0, 100) | st.integers(0, 200_000), max_size=8),
     chunks=st.lists(st.integers(1, 70_000) | st.integers(3_000, 5_000), min_size=1, max_size=5),
@@ -128,7 +128,7 @@ def test_any_cutting_of_a_stream_gives_the_same_frames(sizes: list[int], chunks:
     assert feed(FrameReader(), stream, chunks) == bodies
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(stream=st.binary(max_size=300), chunks=st.lists(st.integers(1, 50), min_size=1, max_size=4))
 def test_a_stream_of_noise_is_cut_or_refused(stream: bytes, chunks: list[int]) -> None:
     try:
@@ -154,7 +154,7 @@ RECORDS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(records=RECORDS, codec=st.sampled_from(Codec), base_sequence=st.integers(-1, 2**31 - 1))
 def test_batches_round_trip(records: list[Record], codec: Codec, base_sequence: int) -> None:
     built = batch.build_batch(
@@ -167,7 +167,7 @@ def test_batches_round_trip(records: list[Record], codec: Codec, base_sequence: 
     assert batch.decode_records(built) == records
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=RELAXED)
+@settings(max_examples=300, suppress_health_check=RELAXED)
 @given(data=st.data(), codec=st.sampled_from(Codec))
 def test_damaged_batches_are_read_or_refused(data: st.DataObject, codec: Codec) -> None:
     built = batch.build_batch(data.draw(RECORDS), timestamp_ms=5, codec=codec, max_timestamp_ms=9)

@@ -117,7 +117,7 @@ def _to_kio(value: Any, twin: Twin, version: int) -> Any:
 
 
 @pytest.mark.parametrize("cls", COMPARED, ids=lambda cls: cls.__name__)
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_same_bytes_and_same_values_as_kio(cls: type[Message], data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(strategies.versions_of(cls)))

@@ -194,7 +194,5 @@ def fetched(shard: GroupShard, group: str) -> list[object]:
     ]
 
 
-Reload.TestCase.settings = settings(
-    max_examples=80, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
-)
+Reload.TestCase.settings = settings(max_examples=80, stateful_step_count=30, suppress_health_check=list(HealthCheck))
 TestReload = Reload.TestCase

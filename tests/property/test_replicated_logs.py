@@ -168,5 +168,5 @@ class TwoReplicas(RuleBasedStateMachine):
             assert epochs == sorted(set(epochs))
 
 
-TwoReplicas.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TwoReplicas.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestTwoReplicas = TwoReplicas.TestCase

@@ -101,5 +101,5 @@ class IndexMachine(RuleBasedStateMachine):
             assert self.time_index.lookup(timestamp) == (expected[-1] if expected else (-1, BASE))
 
 
-IndexMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+IndexMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30)
 TestIndexes = IndexMachine.TestCase

@@ -353,5 +353,5 @@ def test_a_lost_snapshot_is_written_again_before_the_batches_that_it_came_from_a
         machine.teardown()
 
 
-LogMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+LogMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30)
 TestLog = LogMachine.TestCase

@@ -78,7 +78,7 @@ def test_last_batch_torn_at_every_byte() -> None:
             assert again.duplicate is complete
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     counts=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 120)), min_size=1, max_size=12),
     damage=st.sampled_from(["cut", "zeros", "noise"]),
@@ -101,7 +101,7 @@ def test_damage_from_any_byte_on_leaves_a_prefix(
         check_prefix(folder.recovered(whole[:cut] + tail), whole, cut)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(position=st.integers(0, 200), replacement=st.integers(0, 255), count=st.integers(1, 3))
 def test_client_batch_with_any_byte_changed_is_refused_or_the_same(position: int, replacement: int, count: int) -> None:
     with temporary_folder() as folder:
@@ -121,7 +121,7 @@ def test_client_batch_with_any_byte_changed_is_refused_or_the_same(position: int
             assert read_all(log) == before + (1).to_bytes(8, "big") + bytes(sent[8:12]) + bytes(4) + bytes(sent[16:])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(noise=st.binary(max_size=300))
 def test_noise_is_refused(noise: bytes) -> None:
     with temporary_folder() as folder:

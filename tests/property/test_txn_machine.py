@@ -400,6 +400,6 @@ class Coordinator(RuleBasedStateMachine):
 
 
 Coordinator.TestCase.settings = settings(
-    max_examples=300, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=300, stateful_step_count=50, suppress_health_check=list(HealthCheck)
 )
 TestCoordinator = Coordinator.TestCase

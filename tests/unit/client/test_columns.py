@@ -46,7 +46,7 @@ def plain(count: int, size: int = 100, **fields: Any) -> bytes:
 
 
 @given(rows, st.sampled_from(list(Codec)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_decoded_columns_hold_what_the_record_codec_wrote(data: list[Any], codec: Codec) -> None:
     base = data[0][3]
     records = [Record(i, t - base, k, v, tuple(h)) for i, (k, v, h, t) in enumerate(data)]
@@ -63,7 +63,7 @@ def test_decoded_columns_hold_what_the_record_codec_wrote(data: list[Any], codec
 
 
 @given(rows, st.sampled_from(list(Codec)), st.sampled_from([100, 10_000, 1_000_000]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_encoded_columns_are_read_back_by_the_record_codec(data: list[Any], codec: Codec, batch_bytes: int) -> None:
     header_type = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     batches = encode_columns(

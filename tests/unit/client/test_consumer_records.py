@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.client.consumer_records import iter_records
@@ -26,7 +26,6 @@ def chunk(raw: bytes, start: int = 0, end: int = -1) -> FetchedChunk:
 
 
 @given(rows, st.sampled_from([Codec.NONE, Codec.ZSTD]))
-@settings(deadline=None)
 def test_records_are_what_was_written(data: list[Any], codec: Codec) -> None:
     records = [Record(i, t, k, v, tuple(h)) for i, (k, v, h, t) in enumerate(data)]
     raw = build_batch(records, timestamp_ms=7, base_offset=100, leader_epoch=3, codec=codec)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.connect.change_format import Table, key_columns
@@ -31,7 +31,6 @@ ROWS = st.tuples(
 ).map(list)
 
 
-@settings(deadline=None)
 @given(ROWS)
 def test_a_row_that_is_encoded_at_once_is_what_its_columns_are(values: list[Value]) -> None:
     row, key = TABLE.encoded(values)

@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from psycopg.adapt import AdaptersMap, PyFormat, Transformer
 from psycopg.types.json import JsonDumper
@@ -50,7 +50,6 @@ def found_value(value: bytes) -> bytes | None:
     return re.sub(rb"\\(.)", lambda found: NAMED.get(found[1], found[1]), value, flags=re.DOTALL)
 
 
-@settings(deadline=None)
 @given(ROWS)
 @example([["a", None], [r"\N", "b"]])
 @example([["one\tmore"]])

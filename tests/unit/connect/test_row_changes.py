@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.client import ConsumerRecord, TopicPartition
@@ -52,7 +52,6 @@ FIELDS = st.dictionaries(st.sampled_from("abc"), st.integers(0, 9))
 CHANGES = st.lists(st.one_of(st.just("empty"), st.tuples(st.integers(0, 3), st.one_of(st.none(), FIELDS))))
 
 
-@settings(deadline=None)
 @given(CHANGES, st.dictionaries(st.integers(0, 3), FIELDS))
 def test_a_plan_is_what_one_statement_per_record_would_do(changes: list[Any], before: dict[int, Any]) -> None:
     expected = {key: dict(row) for key, row in before.items()}
@@ -88,7 +87,6 @@ UNKNOWN = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(st.sets(st.integers(0, 2)), UNKNOWN)
 def test_a_record_with_unknown_columns_never_makes_a_row(
     present: set[int], changes: list[tuple[str, int, int]]
@@ -135,7 +133,6 @@ HEADERS = st.sampled_from([(), (("op", b"d"),), (("op", b"t"),), (("unchanged", 
 RECORDS = st.lists(st.builds(record, st.integers(0, 3), st.one_of(st.none(), ROWS, ROWS, ODD), HEADERS), max_size=6)
 
 
-@settings(deadline=None)
 @given(RECORDS)
 def test_a_batch_that_is_planned_at_once_is_planned_as_its_records_are(records: list[ConsumerRecord]) -> None:
     upserts, appends = plan_plain_upserts(columns(records), "id"), plan_plain_appends(columns(records))

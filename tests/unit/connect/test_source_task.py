@@ -121,7 +121,7 @@ def run(world: World, at_once: int, batch_rows: int) -> None:
     SourceTask(source_settings(given_settings, {}), source, log, progress).run(lambda: progress.is_current)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.integers(0, 4), max_size=8),
     st.integers(1, 7),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog.core.errors import ErrorCode, KafkaError
@@ -56,7 +56,6 @@ def test_records_as_a_controller_wrote_them(data: str, version: int, message: Me
     assert encode_metadata_record(message, version).hex() == data
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_every_type_and_version_is_read_as_it_was_written(data: st.DataObject) -> None:
     number, cls = data.draw(st.sampled_from(list(RECORD_TYPES.items())))

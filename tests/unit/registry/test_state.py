@@ -221,7 +221,7 @@ def step(topic: Topic, kind: str, *arguments: Any) -> Any:
     return None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(STEPS, max_size=30))
 def test_an_id_stands_for_one_schema_in_any_history(history: list[Any]) -> None:
     topic, meaning = Topic(), {}

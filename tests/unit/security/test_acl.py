@@ -216,7 +216,7 @@ def naive(acls: set[Acl], principal: str, host: str, operation: Operation, name:
     return any(a.permission is ALLOW and a.operation in wide for a in mine)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     changes=st.lists(st.tuples(st.booleans(), random_acls), max_size=15),
     questions=st.lists(st.tuples(st.sampled_from([READ, WRITE, DESCRIBE]), names), min_size=1, max_size=5),

@@ -315,7 +315,7 @@ def test_bytes_that_are_no_request_are_refused(node: BrokerInProcess) -> None:
             Client(node).serve(junk)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_bytes_get_a_defined_answer_or_the_end(node: BrokerInProcess, data: st.DataObject) -> None:
     client = Client(node)

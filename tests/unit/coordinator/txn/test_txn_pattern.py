@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncelog.coordinator.txn.pattern import PATTERN_BYTES_MAX, LinearPattern
@@ -99,7 +99,7 @@ trees = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200)
 @given(trees, st.text("abc", max_size=6))
 def test_random_patterns_agree_with_re(pattern: str, text: str) -> None:
     assert LinearPattern(pattern).matches(text) is (re.compile(pattern).fullmatch(text) is not None)
