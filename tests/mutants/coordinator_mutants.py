@@ -152,6 +152,28 @@ COORDINATOR_MUTANTS = [
         (suite("tests/simulation/test_regressions.py", "-k", "made_again"),),
     ),
     Mutant(
+        "a commit of which nothing is logged is under way for ever",
+        "oncelog.coordinator.group.commits",
+        "        if count := len(out.records):  # else nothing would ever land\n",
+        "        count = len(out.records)\n        if True:\n",
+        (suite("tests/unit/coordinator/group/test_group_in_flight.py"),),
+        is_quick=True,
+    ),
+    Mutant(
+        "a static member that comes back need not fetch its assignment",
+        "oncelog.coordinator.group.group",
+        "            self.missing_sync.add(new_member_id)\n",
+        "            pass\n",
+        (suite("tests/unit/coordinator/group/test_group_static_members.py"),),
+    ),
+    Mutant(
+        "a clock that was ahead keeps a transaction open",
+        _TXN + "machine",
+        "            if entry.metadata.start_ms > now_ms:\n",
+        "            if False:\n",
+        (suite("tests/unit/coordinator/txn/test_txn_timeouts.py"),),
+    ),
+    Mutant(
         "offsets are published whatever the marker says",
         "oncelog.coordinator.group.offsets",
         "if commit and self._is_younger(",

@@ -16,6 +16,13 @@ SERVER_MUTANTS = [
         (suite("tests/unit/server/test_damaged_folder.py", "-k", "changed_byte_in_the_id and killed"),),
     ),
     Mutant(
+        "a refusal tells what became of an attempt whose answer was lost",
+        "oncelog.client.attempts",
+        "if attempts is not None and attempts.in_doubt and not",
+        "if False and not",
+        (suite("tests/unit/client/test_lost_answers.py", "-k", "newer_producer or before_a_rebalance"),),
+    ),
+    Mutant(
         "a coordinator that moved has not carried anything out",
         "oncelog.client.cluster",
         "                        attempts.doubt()\n",

@@ -46,6 +46,13 @@ STORAGE_MUTANTS = [
         (_STATE_PROPERTY, histories(60, "no-duplicates", "exactly-once")),
     ),
     Mutant(
+        "a damaged batch is judged by what is damaged in it",
+        "oncelog.storage.append_checks",
+        "    if crc_of_covered(covered) != header.crc:\n",
+        "    check_client_batch(header, partition)\n    if crc_of_covered(covered) != header.crc:\n",
+        (suite("tests/unit/storage/test_log_append.py"),),
+    ),
+    Mutant(
         "an older epoch may write",
         _STATE,
         "        if entry is not None and epoch < entry.epoch:\n            raise self._fenced(header",

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from oncelog.core.codec import Codec
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.ids import TopicPartition
+from oncelog.core.ids import NO_PRODUCER_EPOCH, TopicPartition
 from oncelog.protocol.batch import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -93,9 +93,8 @@ def check_size(size_bytes: int, config: LogConfig, partition: TopicPartition) ->
 
 
 def check_client_batch(header: BatchHeader, partition: TopicPartition) -> None:
-    """What only a client can get wrong. Its sequence and epoch are the producer state's business."""
-    if header.base_offset != 0:
-        raise _invalid(partition, f"the base offset of a new batch must be 0, not {header.base_offset}")
+    """What only a client can get wrong, of what its checksum covers. Which sequence and epoch are due is the producer
+    state's business."""
     count = header.records_count
     if count <= 0 or header.last_offset_delta + 1 != count:
         raise _invalid(partition, f"{count} records do not match a last offset delta of {header.last_offset_delta}")
@@ -104,6 +103,9 @@ def check_client_batch(header: BatchHeader, partition: TopicPartition) -> None:
         raise _invalid(partition, "clients may not write control batches")
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise _invalid(partition, f"producer {header.producer_id} sent sequence {header.base_sequence}")
+    if header.producer_id >= 0 and header.producer_epoch < NO_PRODUCER_EPOCH:
+        message = f"{partition}: producer {header.producer_id} sent epoch {header.producer_epoch}"
+        raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, message)
     if attributes & TIMESTAMP_APPEND_BIT:
         raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"{partition}: only the broker may set log append time")
     if attributes & CODEC_MASK > _CODEC_MAX:
@@ -152,7 +154,8 @@ def check_batches(
         if not is_control and len(body) > config.max_message_bytes and origin is not Origin.REPLICATION:
             check_size(len(body), config, partition)
         if origin is Origin.CLIENT:
-            check_client_batch(header, partition)
+            if header.base_offset != 0:
+                raise _invalid(partition, f"the base offset of a new batch must be 0, not {header.base_offset}")
             header, body = _checked_inside(header, body, config, now_ms, partition, examination)
         else:
             check_crc(header, body, partition)
@@ -178,7 +181,9 @@ def _checked_inside(
     """A client's batch: its checksum, its structure, and if its topic needs that, its records."""
     covered = bytes(body[PREFIX_BYTES:])
     if crc_of_covered(covered) != header.crc:
+        # Before all that it covers: a client sends a damaged batch again, and takes every other code for the last word.
         raise _wrong_crc(header, partition)
+    check_client_batch(header, partition)
     try:
         check_structure(header, covered, HEADER_BYTES - PREFIX_BYTES, config)
     except KafkaError as error:

@@ -132,6 +132,25 @@ def test_clients_batch_is_refused(tmp_path: Path, data: bytes, code: ErrorCode) 
     assert refused(log, data) is code
 
 
+@pytest.mark.parametrize("position", range(21, 61))
+def test_a_batch_that_was_damaged_on_its_way_is_corrupt_whatever_else_is_wrong_with_it(
+    tmp_path: Path, position: int
+) -> None:
+    """Its client sends it again then. Anything else it takes for the last word."""
+    log = new_log(tmp_path)
+    for bit in (0x01, 0x20, 0x80):
+        data = bytearray(batch(2, producer_id=5, producer_epoch=0, base_sequence=0))
+        data[position] ^= bit
+        assert refused(log, bytes(data)) is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_a_negative_epoch_is_refused_and_a_producer_id_without_an_epoch_is_not(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    assert refused(log, batch(producer_id=5, producer_epoch=-2, base_sequence=0)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    append(log, producer_id=5, producer_epoch=-1, base_sequence=0)
+    assert log.log_end_offset == 1
+
+
 def test_batch_without_timestamp_passes_the_timestamp_limits(tmp_path: Path) -> None:
     log = new_log(tmp_path, LogConfig(message_timestamp_before_max_ms=1000))
     append(log, timestamp=-1)

@@ -55,6 +55,22 @@ def test_the_new_id_is_in_the_log() -> None:
     assert shell.heartbeat(back, 2, "i2") == E.NONE
 
 
+def test_a_member_that_restarts_before_it_has_fetched_its_assignment_must_still_fetch_it_in_time() -> None:
+    shell = Shell()
+    first, second = shell.stable_group("i1", "i2")
+    joins = shell.join(first, "i1"), shell.join(second, "i2")
+    generation_id = joins[0].answer.generation_id
+    shell.sync(first, generation_id, {first: b"a", second: b"b"})
+    back = shell.join("", "i2").answer.member_id
+    assert shell.state == "Stable"
+    for _ in range(REBALANCE_MS // (SESSION_MS // 2) + 1):
+        shell.heartbeat(first, generation_id)
+        shell.heartbeat(back, generation_id)
+        shell.advance(SESSION_MS // 2)
+    assert shell.heartbeat(back, generation_id) == E.UNKNOWN_MEMBER_ID
+    assert shell.heartbeat(first, generation_id) == E.REBALANCE_IN_PROGRESS
+
+
 def test_a_restarted_member_with_another_protocol_starts_a_round() -> None:
     shell = Shell()
     both = (protocol("range", subscription("in")), protocol("sticky", subscription("in")))

@@ -64,6 +64,14 @@ def test_only_open_transactions_time_out(state: TxnState) -> None:
     assert harness.shard.abort_timed_out(START_MS + 10**9) == []
 
 
+def test_a_transaction_of_a_clock_that_was_ahead_has_its_time_from_the_load_on_and_no_more() -> None:
+    harness = Harness()
+    harness.install(metadata(O, start_ms=START_MS + WEEK_MS))
+    harness.reload()
+    assert harness.shard.abort_timed_out(harness.now_ms + TIMEOUT_MS) == []
+    assert len(harness.shard.abort_timed_out(harness.now_ms + TIMEOUT_MS + 1)) == 1
+
+
 def test_neither_a_pending_one_nor_a_participant_of_a_two_phase_commit_times_out() -> None:
     harness = Harness()
     harness.install(metadata(O), pending=PC)
