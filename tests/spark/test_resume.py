@@ -155,6 +155,13 @@ def test_a_refused_checkpoint_is_told_the_offsets_for_sparks_own_source() -> Non
         verdict(batch(7, {P0: 12, P1: 9}, {P0: 0, P1: 0}), committed("q", 7, {P0: 10, P1: 5}))
 
 
+def test_a_refused_checkpoint_is_to_be_deleted_because_it_keeps_where_it_began() -> None:
+    with pytest.raises(CannotResume, match=r"delete this one, .* and read with .*committed"):
+        verdict(batch(0, {P0: 12}, {P0: 0}), committed("old", 7, {P0: 10}))
+    with pytest.raises(CannotResume, match="delete this one, give each source its startingOffsets"):
+        verdict(batch(0, {P0: 12}, {P0: 10}), committed("old", 7, {P0: 10}, ends=(10, 11)))
+
+
 def test_a_new_checkpoint_may_reprocess_on_purpose() -> None:
     found = committed("old", 7, {P0: 10})
     assert verdict(batch(0, {P0: 12}, {P0: 0}), found, NewCheckpoint.REPROCESS) is Verdict.WRITE

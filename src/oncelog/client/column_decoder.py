@@ -42,6 +42,8 @@ SCHEMA: Final = pa.schema(
 )
 """The columns of Spark's Kafka source, `headers` always among them; timestampType is 0 for create time, else 1."""
 
+_TIME_MS_MAX: Final = (2**63 - 1) // 1000
+"""What fits into microseconds; times beyond (nanoseconds given for milliseconds) are cut to it."""
 _RUN_MIN: Final = 8
 _WINDOW: Final = 64
 _WINDOW_MAX: Final = 1 << 16
@@ -112,7 +114,7 @@ def _row(record: ConsumerRecord, headers: bool) -> dict[str, Any]:
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
-        "timestamp": record.timestamp_ms * 1000,
+        "timestamp": min(max(record.timestamp_ms, -_TIME_MS_MAX), _TIME_MS_MAX) * 1000,
         "timestampType": record.timestamp_type,
     }
 
@@ -184,7 +186,7 @@ def _decode_sections(
             pa.repeat(pa.scalar(chunk.partition.topic, pa.string()), count),
             pa.array(np.full(count, chunk.partition.partition, np.int32)),
             pa.array(offsets),
-            pa.array(timestamps * 1000).cast(pa.timestamp("us", tz="UTC")),
+            pa.array(np.clip(timestamps, -_TIME_MS_MAX, _TIME_MS_MAX) * 1000).cast(pa.timestamp("us", tz="UTC")),
             pa.array(types),
         ],
         schema=SCHEMA,

@@ -284,7 +284,11 @@ def _to_continue(batch: MicroBatch, committed: Committed, group: str) -> str:
 
 
 def _new_checkpoint(batch: MicroBatch, committed: Committed, group: str, why: str) -> str:
-    how = f"read with {_to_continue(batch, committed, group)}; " if batch.has_kafka_source else ""
+    how = (
+        f"delete this one, which keeps where it began, and read with {_to_continue(batch, committed, group)}; "
+        if batch.has_kafka_source
+        else ""
+    )
     return (
         f"checkpoint {batch.checkpoint} is new to group {group}, which another query has written for: {why}. "
         f"Going on would repeat or lose input. Choose one: keep the old checkpoint; {how}"
@@ -296,7 +300,7 @@ def _read_twice(batch: MicroBatch, group: str, what: str) -> str:
     return (
         f"checkpoint {batch.checkpoint} is new to group {group}, and several sources of one query {what}: a group has "
         "one offset for a partition, so it cannot tell where each source is to go on. Choose one: keep the old "
-        "checkpoint; or give each source its startingOffsets as JSON and pass "
+        "checkpoint; or delete this one, give each source its startingOffsets as JSON and pass "
         'on_new_checkpoint="reprocess", which writes what lies before those of the others again.'
     )
 
