@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
+from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from tests.simulation import invariants, wire
@@ -409,7 +410,13 @@ class History:
         if self.station.broker is None and not self.station.is_starting:
             self._arm()
             self.trace("broker", "starts")
-            self.station.start()
+            try:
+                self.station.start()
+            except KafkaError as error:
+                if error.code is not ErrorCode.KAFKA_STORAGE_ERROR or not self.plan.disk_trouble:
+                    raise
+                self.trace("broker", "ends: it cannot write its metadata log")
+                self._come_back_later()
 
     def _crashed(self, crash: SimulatedCrash) -> None:
         point = str(crash)

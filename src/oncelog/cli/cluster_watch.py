@@ -38,7 +38,8 @@ class Node:
     ended: str | None = None
     """How, for one that has."""
     listens: bool = False
-    """One that has ended here, and was started again by somebody: a cluster counts on a killed one for some seconds."""
+    """Whether somebody has started a node again that has ended here. The cluster does not tell: for some seconds it
+    counts on a node that was killed."""
     start_again: str = ""
     log: str = ""
 

@@ -109,7 +109,9 @@ def dump_command(
     with _explained():
         if style == "kafka":
             if producers or transactional_id or offsets or times or output == "json":
-                raise click.UsageError("--format kafka prints whole files as lines: leave out what selects, and json")
+                raise click.UsageError(
+                    "--format kafka prints whole files as lines: leave out options that select batches, and json"
+                )
             _dump_like_kafka(path, records)
             return
         ids = _ids(path)

@@ -190,10 +190,10 @@ class Cluster:
 
         return await self.retrying(f"leader of {partition}", reach, deadline)
 
-    def open_leader(self, partition: TopicPartition, channel: str = "") -> Connection | None:
+    def open_leader(self, partition: TopicPartition) -> Connection | None:
         """The connection to the leader if both are known and open, without waiting."""
         known = self.routes.leader(partition)
-        return None if known is None else self.network.open_one(known.host, known.port, channel)
+        return None if known is None else self.network.open_one(known.host, known.port, "")
 
     # Coordinators
 

@@ -120,7 +120,7 @@ class Partition:
         self.leader_epoch: LeaderEpoch = state.leader_epoch
         self.is_leader = False
         self.replicas: Replicas | None = None
-        """Of a leader."""
+        """What a leader knows of the replicas; None on a follower."""
         self.disk_refusals = 0
         """How many appends in a row the log has refused because of the disk."""
         self._has_followers = False

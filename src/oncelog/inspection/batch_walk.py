@@ -21,12 +21,12 @@ class PlacedBatch(NamedTuple):
     batch: InspectedBatch
 
 
-def walk(folder: PartitionFolder, *, start_offset: int = 0, whole: bool = True) -> Iterator[PlacedBatch]:
+def walk(folder: PartitionFolder, *, start_offset: int = 0) -> Iterator[PlacedBatch]:
     """Starts with the segment that can hold `start_offset`. Incomplete batches are skipped; `verify` reports them."""
     listings = 1
     while True:
         try:
-            for placed in _walk_listed(folder, start_offset, whole):
+            for placed in _walk_listed(folder, start_offset):
                 yield placed
                 start_offset = max(start_offset, placed.batch.header.next_offset)
                 listings = 1
@@ -39,11 +39,11 @@ def walk(folder: PartitionFolder, *, start_offset: int = 0, whole: bool = True) 
             return
 
 
-def _walk_listed(folder: PartitionFolder, start_offset: int, whole: bool) -> Iterator[PlacedBatch]:
+def _walk_listed(folder: PartitionFolder, start_offset: int) -> Iterator[PlacedBatch]:
     logs = folder.of_kind(Kind.LOG)
     for number, file in enumerate(logs):
         if number + 1 < len(logs) and logs[number + 1].base_offset <= start_offset:
             continue
-        for batch in BatchFile(file.path).batches(whole=whole):
+        for batch in BatchFile(file.path).batches():
             if batch.header.last_offset >= start_offset:
                 yield PlacedBatch(file, batch)

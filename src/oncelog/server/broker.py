@@ -490,7 +490,7 @@ class Broker:
             try:
                 self.own_controller.note_stop()
             except OSError as error:
-                log.error("a loss of metadata would not be noticed, because this stop could not be noted: %s", error)
+                log.error("this stop could not be noted: the next start would not notice lost metadata: %s", error)
         if self.membership is None or self.membership.lifecycle.epoch < 0:
             # One that was not registered has served nobody: its logs are those of the stop before.
             return self.previous_epoch

@@ -43,7 +43,7 @@ def report(broker: Broker, context: RequestContext, request: Any, answer: Any) -
         yield from tell(broker, context, request, answer)
     except Exception:
         # What was changed is changed: the client has to know.
-        log.exception("what was changed by a request with API key %s cannot be told to the log", context.api_key)
+        log.exception("changes by a request with API key %s could not be written to the audit log", context.api_key)
 
 
 def _created(broker: Broker, context: RequestContext, request: Any, answer: Any) -> Steps[None]:

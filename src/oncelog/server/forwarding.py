@@ -241,7 +241,9 @@ class _Passing:
 
         def encoded(framed: Buffers | Exception) -> Buffers:
             if isinstance(framed, Exception):
-                log.error("what was refused with API key %d could not be encoded", self.key, exc_info=framed)
+                log.error(
+                    "what was refused here could not be added to an answer with API key %d", self.key, exc_info=framed
+                )
                 return buffers or []
             return framed
 

@@ -94,7 +94,9 @@ class Logins:
             if listener.oauth is None:
                 continue
             if not listener.oauth.keys_url:
-                log.warning("listener %s takes tokens without a signature: anybody can be anybody there", listener.name)
+                log.warning(
+                    "listener %s takes tokens without a signature: anybody can log in as anybody", listener.name
+                )
                 continue
             from oncelog.server.key_set import KeySet
 

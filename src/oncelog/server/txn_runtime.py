@@ -142,7 +142,9 @@ class TxnRuntime:
             if error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
                 shard.refusal = ErrorCode.NOT_COORDINATOR
             else:
-                log.error("ids of %s-%d are not served before it opens: %s", TRANSACTION_STATE_TOPIC, index, error)
+                log.error(
+                    "%s-%d cannot be opened, and its ids are not served: %s", TRANSACTION_STATE_TOPIC, index, error
+                )
             return shard
 
     def shard_of(self, transactional_id: str) -> TxnShard:

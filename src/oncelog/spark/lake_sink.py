@@ -133,7 +133,7 @@ class LakeSink:
             try:
                 self.table.claim(version, batch.query_id, owner)
             except CommitRefused as refusal:
-                logger.info("the claim of the sink %s came too late, once more: %s", self.sink, refusal)
+                logger.info("somebody else has changed the table, so sink %s claims it again: %s", self.sink, refusal)
                 continue
             self._owner = owner
             failpoints.hit("spark.lake.claimed")

@@ -68,7 +68,7 @@ class SimulatedCluster:
         self._draw = draw
         self._connection = SimulatedConnection()
 
-    def open_leader(self, partition: TopicPartition, channel: str = "") -> Any:
+    def open_leader(self, partition: TopicPartition) -> Any:
         return None if self._connection.closed or not self.reachable else self._connection
 
     async def leader(self, partition: TopicPartition, deadline: Any, channel: str = "") -> Any:

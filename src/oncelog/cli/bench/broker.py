@@ -36,6 +36,6 @@ class EmbeddedBroker:
         self._process.kill()
 
 
-def oncelog_side(name: str = "oncelog") -> Side:
+def oncelog_side() -> Side:
     description = f"Oncelog {__version__}, one node, default settings, deleted files removed at once"
-    return Side(name, EmbeddedBroker, description=description)
+    return Side("oncelog", EmbeddedBroker, description=description)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from oncelog.console.page import Console, Page, Query
 from oncelog.console.pages.brokers import disks_if_few
 from oncelog.console.sentences import appends_per_second, sentences
 from oncelog.monitoring.snapshot import ClusterSnapshot
+
+OPEN_MAX: Final = 20
+"""Open transactions that are shown."""
 
 
 def overview(console: Console, query: Query) -> Page:
@@ -48,7 +51,7 @@ def _figures(snapshot: ClusterSnapshot) -> dict[str, Any]:
     }
 
 
-def open_rows(snapshot: ClusterSnapshot, rows_max: int = 20) -> list[dict[str, Any]]:
+def open_rows(snapshot: ClusterSnapshot) -> list[dict[str, Any]]:
     """Open transactions, oldest first, each once."""
     opened = [one for one in snapshot.transactions if one.is_open]
     opened.sort(key=lambda one: -(one.age_ms(snapshot.taken_ms) or 0))
@@ -57,5 +60,5 @@ def open_rows(snapshot: ClusterSnapshot, rows_max: int = 20) -> list[dict[str, A
             **one.as_row(snapshot.taken_ms),
             "timeout_ms": one.description.timeout_ms if one.description is not None else None,
         }
-        for one in opened[:rows_max]
+        for one in opened[:OPEN_MAX]
     ]

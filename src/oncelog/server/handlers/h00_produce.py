@@ -343,8 +343,8 @@ def _again(error: KafkaError) -> KafkaError:
 def _known(error: Exception) -> KafkaError:
     if isinstance(error, KafkaError):
         return error
-    log.error("a batch could not be looked at and appended", exc_info=error)
-    return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the batch could not be looked at and appended")
+    log.error("a batch could not be examined and appended", exc_info=error)
+    return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the batch could not be examined and appended")
 
 
 def _promised(answer: Any) -> Promise[Answer]:

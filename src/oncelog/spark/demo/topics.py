@@ -55,11 +55,9 @@ def _write(config: ClientConfig, transactions: TransactionClient, topic: str, ke
     transactions.end(commit=True)
 
 
-def read_topic(
-    config: ClientConfig, topic: str, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
-) -> Iterator[pa.RecordBatch]:
+def read_topic(config: ClientConfig, topic: str) -> Iterator[pa.RecordBatch]:
     """Everything visible in a topic now, partition by partition."""
-    client = worker_client(config)
+    client, isolation = worker_client(config), IsolationLevel.READ_COMMITTED
     reader = RangeReader(client, isolation=isolation)
     last = topic_offsets(client, topic, LATEST, isolation)
     for partition, first in topic_offsets(client, topic, EARLIEST, isolation).items():
