@@ -41,10 +41,11 @@ from oncelog.core.clock import Scheduler
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition, uuid_to_text
 from oncelog.core.promise import Promise
-from oncelog.core.worker import Worker
+from oncelog.core.worker import InlineWorker, Worker
 from oncelog.protocol.batch import iter_headers
 from oncelog.protocol.messages.cluster_metadata import VotersRecord
 from oncelog.protocol.primitives import MalformedRequest
+from oncelog.storage import fsyncs
 from oncelog.storage.atomic_file import replace_file
 from oncelog.storage.flush_work import FileNotOpened, FlushWork
 from oncelog.storage.log import Log, LogPlace
@@ -58,6 +59,8 @@ _OWNER_ONLY: Final = 0o700
 """The log has the keys of users, with which one could pose as the broker."""
 _READ_BYTES: Final = 1 << 20
 _CONFIG: Final = LogConfig(segment_bytes=1 << 30, record_validation="batch")
+
+_AT_ONCE: Final = InlineWorker()
 
 logger = logging.getLogger("oncelog.server")
 
@@ -299,7 +302,9 @@ class FileMetadataLog:
         if work is None:
             self._is_flushing = False
         else:
-            self._worker.run(work.run).then(partial(self._flushed, work))
+            # Without fsyncs it takes less time than a worker to wake up.
+            worker = self._worker if fsyncs.are_needed() else _AT_ONCE
+            worker.run(work.run).then(partial(self._flushed, work))
 
     def _flushed(self, work: FlushWork, error: Exception | None) -> None:
         self._is_flushing = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -91,7 +91,7 @@ def records_of(path: Path, start_offset: int = 0) -> Iterator[MetadataRecord]:
 
 
 class _Loader:
-    def __init__(self, folder: Path, types: Container[int] | None = None) -> None:
+    def __init__(self, folder: Path, types: Collection[int] | None = None) -> None:
         self._folder = folder
         self._types = types
         self._replay = Replay()

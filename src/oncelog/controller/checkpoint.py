@@ -7,7 +7,7 @@ nothing to do with those of the log. All batches have the epoch of the snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -73,7 +73,7 @@ class CheckpointReader:
     def __init__(
         self,
         known: Callable[[MetadataRecord], Message | None] = MetadataRecord.known,
-        types: Container[int] | None = None,
+        types: Collection[int] | None = None,
     ) -> None:
         self.size_bytes = 0
         self._known = known
@@ -108,7 +108,7 @@ class CheckpointReader:
 def decode_checkpoint(
     data: Readable,
     known: Callable[[MetadataRecord], Message | None] = MetadataRecord.known,
-    types: Container[int] | None = None,
+    types: Collection[int] | None = None,
 ) -> Checkpoint:
     """As `CheckpointReader`."""
     reader = CheckpointReader(known, types)

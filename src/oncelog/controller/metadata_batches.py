@@ -5,7 +5,7 @@ Both are record batches as in any log. A batch holds metadata records or, if it 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from oncelog.protocol.batch import (
@@ -15,6 +15,7 @@ from oncelog.protocol.batch import (
     build_batch,
     crc_of,
     decode_records,
+    find_in_records,
     iter_headers,
     iter_records,
 )
@@ -24,6 +25,7 @@ from oncelog.protocol.messages.cluster_metadata import (
     control_key,
     decode_control_record,
     decode_metadata_record,
+    record_beginnings,
 )
 from oncelog.protocol.primitives import MalformedRequest, Readable
 from oncelog.protocol.schema import Message
@@ -36,15 +38,22 @@ class MetadataBatch(NamedTuple):
     """Control records of known types. Others do not change what records mean."""
 
 
-def read_batches(data: Readable, start_offset: int = 0, types: Container[int] | None = None) -> Iterator[MetadataBatch]:
+def read_batches(
+    data: Readable, start_offset: int = 0, types: Collection[int] | None = None
+) -> Iterator[MetadataBatch]:
     """What is at `start_offset` and behind it. Raises KafkaError or MalformedRequest where a batch is damaged.
 
-    `types` are the numbers of the records that are wanted, all below 128; None: all of them.
+    `types` are the numbers of the records that are wanted, all below 128; None: all of them. Most batches have none of
+    these, and are not decoded: one in a version that is not known here may be left out with its batch.
     """
+    beginnings = None if types is None else record_beginnings(types)
     for position, header in iter_headers(data):
         if header.last_offset < start_offset:
             continue
         _check_crc(data, position, header)
+        if beginnings is not None and not header.is_control and not find_in_records(data, position, beginnings):
+            yield MetadataBatch(header, [], [])
+            continue
         wanted = [
             record
             for record in decode_records(data, position)

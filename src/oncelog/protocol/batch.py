@@ -401,10 +401,23 @@ def iter_records(data: Readable, position: int = 0) -> Iterator[Record]:
         raise CorruptBatchError(f"{len(section) - cursor} bytes follow the last record at offset {header.last_offset}")
 
 
+def find_in_records(data: Readable, position: int, parts: Iterable[bytes]) -> bool:
+    """Whether some record of the batch at `position` may have one of these bytes in it."""
+    header = read_header(data, position)
+    section = bytes(data[position + HEADER_BYTES : position + header.size_bytes])
+    return header.codec != 0 or any(part in section for part in parts)
+
+
 def _decode_record(section: bytes, cursor: int) -> tuple[Record, int]:
-    """Integers of one byte, nearly all of them, are read in place: logs of coordinators and of controllers are read
-    record by record at a start."""
-    size, cursor = read_varlong(section, cursor)
+    """Integers of one byte, and sizes of two, are read in place, which are nearly all: logs of coordinators and of
+    controllers are read record by record at a start."""
+    byte = section[cursor]
+    if byte < 0x80:
+        size, cursor = (byte >> 1) ^ -(byte & 1), cursor + 1
+    elif (high := section[cursor + 1]) < 0x80:
+        size, cursor = (((byte & 0x7F) | (high << 7)) >> 1) ^ -(byte & 1), cursor + 2
+    else:
+        size, cursor = read_varlong(section, cursor)
     end = cursor + size
     if size < 0 or end > len(section):
         raise MalformedRequest(f"it claims {size} bytes, {len(section) - cursor} are left")
@@ -444,7 +457,13 @@ def _read_headers(section: bytes, cursor: int, end: int) -> tuple[tuple[Header, 
 
 
 def _read_bytes(section: bytes, cursor: int, end: int) -> tuple[bytes | None, int]:
-    size, cursor = read_varlong(section, cursor)
+    byte = section[cursor]
+    if byte < 0x80:
+        size, cursor = (byte >> 1) ^ -(byte & 1), cursor + 1
+    elif (high := section[cursor + 1]) < 0x80:
+        size, cursor = (((byte & 0x7F) | (high << 7)) >> 1) ^ -(byte & 1), cursor + 2
+    else:
+        size, cursor = read_varlong(section, cursor)
     if size == -1:
         return None, cursor
     if not 0 <= size <= end - cursor:

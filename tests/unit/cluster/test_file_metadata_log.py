@@ -24,6 +24,7 @@ from oncelog.core.promise import Promise
 from oncelog.core.worker import InlineWorker
 from oncelog.protocol.batch import iter_headers
 from oncelog.protocol.messages.cluster_metadata import LeaderChangeMessage, VotersRecord
+from oncelog.storage import fsyncs
 from oncelog.storage.segment import Segment
 from peers.kafka.dump import check_data_dir, dump_files
 from peers.kafka.jars import kafka_available
@@ -164,6 +165,15 @@ def test_what_a_controller_appends_first_shares_the_fsync_of_its_election(tmp_pa
     assert (len(worker.jobs), node.log.committed.end_offset, first.done) == (1, 0, False)
     worker.finish()
     assert (worker.jobs, first.value, node.retention) == ([], 3, "1")
+
+
+def test_a_log_that_is_thrown_away_does_not_wait_for_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fsyncs, "_are_needed", True)  # so that it is again after this test
+    fsyncs.do_without()
+    worker = HeldWorker()
+    node = Node(tmp_path, worker).lead()
+    assert node.append("1") == 3
+    assert (worker.jobs, node.retention) == ([], "1")
 
 
 def test_an_election_that_is_not_on_disk_ends_the_office(tmp_path: Path) -> None:

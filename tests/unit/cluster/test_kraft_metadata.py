@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from oncelog.cluster.kraft_metadata import LoadedImage, load_image
+from oncelog.cluster.kraft_metadata import LoadedImage, load_image, load_settings
+from oncelog.controller import metadata_batches
 from oncelog.controller.checkpoint import Checkpoint, Quorum, encode_checkpoint
 from oncelog.controller.image import EMPTY_IMAGE
+from oncelog.core.codec import Codec
 from oncelog.core.config_resources import ResourceType
 from oncelog.core.ids import NodeId
-from oncelog.protocol.batch import Record, build_batch, iter_headers
+from oncelog.protocol.batch import Record, build_batch, decode_records, iter_headers, read_header
 from oncelog.protocol.messages.cluster_metadata import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -117,6 +119,27 @@ def test_a_snapshot_that_is_cut_off_is_not_taken_for_all_there_was(
     (folder / f"{5:020d}-{1:010d}.checkpoint").write_bytes(data[:footer])
     assert load_image(folder.parent) == LoadedImage(EMPTY_IMAGE, is_complete=False)
     assert "no footer" in caplog.text
+
+
+def test_settings_are_found_without_batches_that_have_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+    monkeypatch.setattr(
+        metadata_batches,
+        "decode_records",
+        lambda data, position: (
+            decoded.append(read_header(data, position).base_offset),
+            decode_records(data, position),
+        )[1],
+    )
+    topics = [TopicRecord(name=f"t{number}", topic_id=uuid.uuid4()) for number in range(100)]
+    values = [encode_metadata_record(config("b", "x", "2"), 0)]
+    packed = build_batch([Record(0, 0, None, values[0])], timestamp_ms=1, base_offset=102, codec=Codec.GZIP)
+    held = [BeginTransactionRecord(name="t"), config("a", "x", "2"), AbortTransactionRecord()]
+    (folder / FIRST_LOG).write_bytes(
+        batch(0, *topics) + batch(100, topics[0], config("a", "x", "1")) + packed + batch(103, *held)
+    )
+    found = {name: dict(values) for (_, name), values in load_settings(folder.parent).settings.items()}
+    assert (found, decoded) == ({"a": {"x": "1"}, "b": {"x": "2"}}, [100, 102, 103])
 
 
 def test_an_aborted_transaction_of_metadata_is_not_there(folder: Path) -> None:

@@ -7,6 +7,7 @@ records of that log have their type in the key (int16 version 0, int16 type), an
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from struct import Struct
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -357,6 +358,15 @@ class MetadataRecord(NamedTuple):
 def record_types(*classes: type[Message]) -> frozenset[int]:
     """Their numbers, which are the second byte of a record."""
     return frozenset(_TYPE_NUMBERS[cls] for cls in classes)
+
+
+def record_beginnings(types: Iterable[int]) -> list[bytes]:
+    """The first three bytes of records of these types, in the versions that are known."""
+    return [
+        bytes([_FRAME_VERSION, number, version])
+        for number in types
+        for version in range(RECORD_TYPES[number].VERSIONS[1] + 1)
+    ]
 
 
 def decode_metadata_record(value: Readable) -> MetadataRecord:
