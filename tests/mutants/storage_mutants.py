@@ -180,6 +180,13 @@ STORAGE_MUTANTS = [
         (suite("tests/unit/storage/test_doubtful_checkpoints.py"),),
     ),
     Mutant(
+        "a repaired log has forgotten what is committed",
+        "oncelog.storage.log",
+        "        files.producer_state.on_high_watermark(before.producer_state.high_watermark)\n",
+        "",
+        (suite("tests/unit/storage/test_disk_trouble.py", "-k", "over_before"),),
+    ),
+    Mutant(
         "a log without descriptors waits for a restart",
         "oncelog.storage.log_health",
         "errno.ENOMEM, *OUT_OF_DESCRIPTORS)",

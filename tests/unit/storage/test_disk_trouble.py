@@ -200,6 +200,26 @@ def test_an_error_at_each_step_is_a_refusal_and_no_loss(tmp_path: Path, point: s
     writer.log.close(clean=False)
 
 
+def test_a_repaired_log_holds_nothing_back_for_transactions_that_were_over_before(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise OSError(errno.ENOSPC, "injected")
+
+    log = new_log(tmp_path)
+    append_txn(log, 5)
+    end_txn(log, 5, commit=True)
+    log.producer_state.on_high_watermark(log.log_end_offset)
+    assert log.producer_state.first_unstable_offset is None
+    failpoints.arm("log.append.after_write", failpoints.on_nth_hit(1, fail))
+    try:
+        with pytest.raises(KafkaError):
+            append(log)
+    finally:
+        failpoints.disarm_all()
+    log.repair()
+    assert log.producer_state.first_unstable_offset is None
+    log.close(clean=False)
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize(
     "name", [checkpoints.SUMS, checkpoints.RECOVERY_POINTS, checkpoints.HIGH_WATERMARKS, checkpoints.LOG_START_OFFSETS]
