@@ -96,7 +96,8 @@ def _print_description(facts: dict[str, Any]) -> None:
 def info_command(access: ClusterAccess, output: str) -> None:
     """Show brokers, features, and how much each broker stores.
 
-    STORED is empty for brokers that do not serve DescribeLogDirs.
+    STORED is empty for brokers that do not serve DescribeLogDirs. CONTROLLER is the broker that clients take for it:
+    where controllers are processes of their own, any one. 'oncelog cluster describe' names the active controller.
     """
     from oncelog.monitoring.brokers import broker_states, stored_bytes
 

@@ -256,7 +256,7 @@ _ADVICE: Final = {
     ErrorCode.PRODUCER_FENCED: "Another producer with the same transactional id has taken over",
     ErrorCode.NON_EMPTY_GROUP: "Stop its members first",
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Ask for the WRITE permission on the transactional id",
-    ErrorCode.UNSUPPORTED_VERSION: "The broker is too old for this command, or has nothing that it is for",
+    ErrorCode.UNSUPPORTED_VERSION: "The broker is too old for it, has nothing that it is for, or is a controller",
     ErrorCode.REQUEST_TIMED_OUT: "A longer --timeout may help",
     ErrorCode.INVALID_REGULAR_EXPRESSION: "The pattern is not one that RE2 understands",
     ErrorCode.INVALID_REPLICATION_FACTOR: "There are fewer brokers than replicas asked for",

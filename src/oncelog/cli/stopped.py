@@ -11,6 +11,7 @@ import click
 
 from oncelog.cli.parsing import IntRange, NewPath
 from oncelog.core.config import ConfigError
+from oncelog.core.errors import KafkaError
 
 if TYPE_CHECKING:
     from oncelog.cluster.stopped_node import StoppedNode
@@ -54,3 +55,5 @@ def stopped_broker(data_dir: Path, new_node_id: int | None = None) -> Iterator[S
             yield broker
     except (LogDirError, ConfigError) as error:
         raise click.ClickException(str(error)) from error
+    except KafkaError as error:
+        raise click.ClickException(f"{error.message} ({error.code.name})") from error

@@ -63,7 +63,10 @@ class ConfigAdmin(AdminBase):
             return await self._ask(await self._owner(resource), request, DescribeConfigsResponse)
 
         response = await self.cluster.retrying("DescribeConfigs", attempt, self._deadline())
-        raise_first((r.error_code, f"settings of {r.resource_name}", r.error_message) for r in response.results)
+        raise_first(
+            (r.error_code, f"settings of {resource.type.name.lower()} {r.resource_name}", r.error_message)
+            for r in response.results
+        )
         return {entry.name: _entry(entry) for result in response.results for entry in result.configs}
 
     async def alter_configs(
@@ -97,7 +100,11 @@ class ConfigAdmin(AdminBase):
 
         response = await self.cluster.retrying("IncrementalAlterConfigs", attempt, self._deadline(), attempts)
         raise_first(
-            ((r.error_code, f"settings of {r.resource_name}", r.error_message) for r in response.responses), attempts
+            (
+                (r.error_code, f"settings of {resource.type.name.lower()} {r.resource_name}", r.error_message)
+                for r in response.responses
+            ),
+            attempts,
         )
 
     async def _owner(self, resource: ConfigResource) -> Connection:

@@ -214,7 +214,10 @@ def open_folder(folder: Path) -> Iterator[StoppedNode]:
     """Raises LogDirError when a broker runs on it, or when it is none that a broker has used."""
     path = folder / JOURNAL_FILE
     if not path.is_file():
-        raise LogDirError(f"{folder} has no {JOURNAL_FILE}: not the data folder of a broker of Oncelog")
+        raise LogDirError(
+            f"{folder} has no {JOURNAL_FILE}: not the data folder of a node of its own; in a cluster settings, "
+            "users and ACLs are with the controllers"
+        )
     try:
         lock = FolderLock(folder)
     except FolderInUseError as error:

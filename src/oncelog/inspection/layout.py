@@ -20,7 +20,14 @@ from typing import Final
 from oncelog.cluster.kraft_metadata import parse_snapshot_name
 from oncelog.cluster.node_facts import JOURNAL_FILE
 from oncelog.core.ids import TopicPartition
-from oncelog.storage import checkpoints, clean_shutdown, leader_epochs, meta_properties, partition_metadata
+from oncelog.storage import (
+    checkpoints,
+    clean_shutdown,
+    leader_epochs,
+    meta_properties,
+    partition_metadata,
+    segment_notes,
+)
 from oncelog.storage.folder_lock import LOCK_FILE
 from oncelog.storage.folder_names import parse_folder_name
 from oncelog.storage.interrupted_files import CLEANED_SUFFIX, SWAP_SUFFIX
@@ -194,6 +201,10 @@ def files_of(path: Path) -> list[StoredFile]:
         raise NotInspectable(f"{path} does not exist")
     if path.is_file():
         file = identify(path)
+        if path.name in (segment_notes.FILE_NAME, checkpoints.SUMS):
+            raise NotInspectable(
+                f"{path.name} has counts and checksums of the files beside it, and nothing else to show"
+            )
         if file is None:
             raise NotInspectable(
                 f"{path.name} is not a file of a broker: expected <20 digits>.log, .index, .timeindex, .txnindex or "

@@ -60,7 +60,7 @@ class AvroSchema:
             fastavro.validate(converted, self._enclosed)
             fastavro.schemaless_writer(buffer, self._enclosed, converted)
         except (ValidationError, ValueError, TypeError, KeyError, ArithmeticError, AttributeError, IndexError) as error:
-            raise ValueError(f"does not fit its Avro schema: {error}") from error
+            raise ValueError(f"does not fit its Avro schema: {_what_differs(error)}") from error
         return buffer.getvalue()
 
     def decode(self, payload: bytes) -> Any:
@@ -200,6 +200,17 @@ def _names_match(reader: Any, writer: Any) -> bool:
         alias if "." in alias or not namespace else f"{namespace}.{alias}" for alias in reader.get("aliases", ())
     ]
     return writer["name"] in aliases
+
+
+def _what_differs(error: Exception) -> str:
+    """Of a ValidationError, without the record that encloses the value."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    return "; ".join(
+        f"{(each.field or '').removeprefix('oncelog_enclosed.value').removeprefix('.') or 'the value'} is "
+        f"{each.datum!r}, not of the type {_shown(each.schema)}"
+        for each in error.errors
+    )
 
 
 def _last(name: str) -> str:

@@ -202,6 +202,13 @@ def test_a_file_of_another_kind_is_explained(tmp_path: Path) -> None:
     assert "is not a file of a broker" in result.stderr
 
 
+@pytest.mark.parametrize("name", ["oncelog-segments", "oncelog-checkpoint-sums"])
+def test_notes_beside_the_files_of_a_log_are_not_called_strange(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    result = CliRunner().invoke(cli, ["log", "dump", str(tmp_path / name)])
+    assert (result.exit_code, "has counts and checksums of the files beside it" in result.stderr) == (1, True)
+
+
 def test_rubbish_in_any_kind_of_file_is_told_and_not_a_traceback(tmp_path: Path) -> None:
     for name in ("0" * 20 + ".log", "0" * 20 + ".index", "0" * 20 + ".timeindex", "0" * 20 + ".txnindex",
                  "0" * 20 + ".snapshot", "leader-epoch-checkpoint", "partition.metadata", "meta.properties",

@@ -78,6 +78,8 @@ def test_what_cannot_be_is_refused(run: Run, data_dir: Path) -> None:
     assert "folder of broker 1, not of 2" in problem("set", "broker", "2", "num.partitions=2")
     assert "log.retention.ms: not set" in problem("unset", "broker", "1", "log.retention.ms")
     assert "there is no topic nowhere" in problem("show", "topic", "nowhere")
+    assert "Error: Invalid value x" in (told := problem("set", "topic", "t", "retention.ms=x"))
+    assert "must be a whole number (INVALID_CONFIG)" in told
     assert "no settings of groups" in problem("show", "group", "g")
 
 
@@ -105,3 +107,8 @@ def test_the_command_line_goes_before_what_clients_have_changed(data_dir: Path) 
             assert len(admin.describe_topics(["u"])["u"].partitions) == 7
     finally:
         process.stop()
+
+
+def test_a_folder_of_a_broker_in_a_cluster_is_told_where_its_settings_are(run: Run, tmp_path: Path) -> None:
+    refused = run("config", "show", "broker", "1", "--data-dir", tmp_path)
+    assert (refused.exit_code, "are with the controllers" in refused.stderr) == (1, True), refused.stderr

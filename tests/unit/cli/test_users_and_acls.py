@@ -208,7 +208,7 @@ def test_users_and_acls_before_the_first_start(tmp_path: Path) -> None:
 def test_a_folder_of_something_else_is_not_made_one_of_a_broker(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     refused = oncelog("user", "add", "eve", "--password-file", "-", "--data-dir", tmp_path, stdin="pencil")
-    assert (refused.exit_code, "not the data folder of a broker" in refused.output) == (1, True)
+    assert (refused.exit_code, "not the data folder of a node of its own" in refused.output) == (1, True)
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
 

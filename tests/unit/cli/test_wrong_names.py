@@ -121,3 +121,9 @@ def test_records_that_are_not_there_are_not_said_to_be_deleted(run: Run, topic: 
 
 def test_an_address_of_ipv6_is_told_as_it_is_typed(run: Run) -> None:
     assert "no broker answers at [::1]:1: " in run("topic", "list", "-b", "[::1]:1").output
+
+
+def test_a_refused_setting_is_told_with_what_it_is_of(run: Run, topic: str) -> None:
+    for kind, of in (("broker", "1"), ("topic", topic)):
+        refused = run("config", "set", kind, of, "nonsense=1")
+        assert f"settings of {kind} {of}: Unknown" in refused.output, refused.output

@@ -187,3 +187,11 @@ def test_a_recursive_type_is_not_taken_for_readable_because_it_was_asked_about_i
     right = record(("c", "x.D"), name="y.W")
     reader = parse(Schema(json.dumps([wrong, right])))
     assert reader.unreadable(parse(Schema(json.dumps(written)))) != []
+
+
+def test_what_does_not_fit_is_named_by_its_field() -> None:
+    order = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]}
+    with pytest.raises(ValueError, match=r"^does not fit its Avro schema: Order\.id is 'x', not of the type int$"):
+        parse(Schema(json.dumps(order))).encode({"id": "x"})
+    with pytest.raises(ValueError, match=r"^does not fit its Avro schema: the value is 'x', not of the type int$"):
+        parse(Schema(json.dumps("int"))).encode("x")
