@@ -69,13 +69,21 @@ def _controllers(settings: Settings) -> list[Address]:
     return list(dict.fromkeys(addresses))
 
 
-def check_folder(folder: Path, settings: Settings) -> None:
-    """Raises ConfigError if the folder is not one of this cluster, or nobody can tell of which it will be."""
+def refuse_one_node(folder: Path, problem: str) -> None:
+    """Raises ConfigError if the folder is one of a node of its own: that has both roles, and goes on with both."""
     if (folder / JOURNAL_FILE).exists():
         raise ConfigError(
-            f"{folder} belongs to a node of its own, whose topics the cluster does not know: give the broker an empty "
-            "folder, and copy the topics with a client; or make a cluster of that node with 'oncelog cluster split'"
+            f"{folder} belongs to a node of its own, {problem}; or make a cluster of that node with "
+            "'oncelog cluster split'"
         )
+
+
+def check_folder(folder: Path, settings: Settings) -> None:
+    """Raises ConfigError if the folder is not one of this cluster, or nobody can tell of which it will be."""
+    refuse_one_node(
+        folder,
+        "whose topics the cluster does not know: give the broker an empty folder, and copy the topics with a client",
+    )
     try:
         found = read_meta_properties(folder)
     except MetaPropertiesError as error:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from oncelog.cluster.cluster_config import FEATURES
+from oncelog.cluster.cluster_config import FEATURES, refuse_one_node
 from oncelog.cluster.file_metadata_log import FileMetadataLog
 from oncelog.cluster.image_security import acls_of, scram_users
 from oncelog.cluster.metadata_log import MetadataLog
@@ -88,6 +88,7 @@ class ControllerServer:
 
     async def start(self) -> Address:
         """Takes the address before the folder. Returns it when this controller is active, or another one is."""
+        refuse_one_node(self._data_dir, "which has a controller: set process.roles=broker,controller for it")
         listener = listener_of_controller(self._settings)
         bound = await self._listening.bind(listener)
         warning = exposed(listener)

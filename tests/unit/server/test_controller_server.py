@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
+from oncelog.cluster.node_facts import JOURNAL_FILE, NodeFacts
 from oncelog.core.address import Address
 from oncelog.core.broker_config import BROKER_CONFIG
+from oncelog.core.config import ConfigError
 from oncelog.core.errors import KafkaError
 from oncelog.protocol.messages.cluster_metadata import UserScramCredentialRecord
 from oncelog.security.scram import ScramMechanism, ScramUser
@@ -31,6 +36,17 @@ def run(folder: Path, test: Callable[[ControllerServer, Address], Awaitable[None
             await server.stop()
 
     asyncio.run(asyncio.wait_for(body(), 60))
+
+
+def test_the_folder_of_a_node_of_its_own_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    async def test(*_: object) -> None:
+        raise AssertionError("it has started")
+
+    NodeFacts().write(tmp_path / JOURNAL_FILE)
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.raises(ConfigError, match=re.escape(f"{tmp_path} belongs to a node of its own")):
+        run(tmp_path, test)
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 def test_connections_of_clients_that_are_silent_for_long_are_closed(tmp_path: Path) -> None:
