@@ -23,6 +23,7 @@ from oncelog.cluster.partition import Partition
 from oncelog.core.clock import Timer
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, TopicPartition
+from oncelog.server.log_upkeep import OURSELVES
 from oncelog.server.repeated_errors import RepeatedErrors
 from oncelog.storage import checkpoints
 from oncelog.storage.atomic_file import sync_path
@@ -31,9 +32,12 @@ from oncelog.storage.cleaner_plan import Cleanable, find_cleanable
 from oncelog.storage.deletions import unlink_all
 from oncelog.storage.log import Log
 from oncelog.storage.segment_swap import CleanedSegment
+from oncelog.storage.txn_index_keeper import SegmentGoneError
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
+    from oncelog.server.context import HangUp
+    from oncelog.server.turns import Steps
     from oncelog.storage.cleaner import CleaningPass
 
 log = logging.getLogger("oncelog.cleaner")
@@ -225,10 +229,15 @@ class LogCleaner:
             else:
                 self._end_pass()
 
-        if partition_log.durable_offset >= partition_log.log_end_offset:
-            flushed(True)
-        else:
-            self._broker.flusher.flush(partition_log, batches_only=True).then(flushed)
+        def prepared(error: Exception | HangUp | None) -> None:
+            if isinstance(error, Exception):
+                self._fail(partition_log, error)
+            elif partition_log.durable_offset >= partition_log.log_end_offset:
+                flushed(True)
+            else:
+                self._broker.flusher.flush(partition_log, batches_only=True).then(flushed)
+
+        self._broker.turns.begin(_error_of(cleaning.prepare()), OURSELVES, to_the_end=True).then(prepared)
 
     def _step(self, cleaning: CleaningPass, job: Callable[[], T], done: Callable[[T], None]) -> None:
         """Run a job on a worker and go on with its result, unless it failed or the broker has stopped."""
@@ -352,7 +361,7 @@ class LogCleaner:
         partition = partition_log.topic_partition
         backoff_ms = self._broker.settings.integer("log.cleaner.backoff.ms")
         self._postponed[partition] = self._broker.steady_ms() + POSTPONED_LOOKS * backoff_ms
-        if isinstance(error, FileNotFoundError | CleaningStopped):
+        if isinstance(error, FileNotFoundError | CleaningStopped | SegmentGoneError):
             log.info("%s lost segments while it was cleaned: trying again later", partition)
         elif isinstance(error, DamagedTxnIndexError):
             self._repair(partition_log, error.base_offset)
@@ -373,3 +382,11 @@ class LogCleaner:
 
     def _unlink(self, paths: Sequence[Path]) -> None:
         self._broker.worker.run(lambda: unlink_all(paths)).then(lambda _: None)
+
+
+def _error_of(steps: Steps[None]) -> Steps[Exception | None]:
+    try:
+        yield from steps
+    except Exception as error:  # noqa: BLE001  whoever waits for the steps decides what it means
+        return error
+    return None

@@ -16,7 +16,7 @@ from oncelog.server import cleaning
 from oncelog.storage import cleaner
 from oncelog.storage import log as log_module
 from oncelog.storage.log import Log, LogPlace
-from oncelog.storage.txn_index_keeper import TxnIndexKeeper
+from oncelog.storage.txn_index_keeper import Steps, TxnIndexKeeper
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.held_worker import hold_worker
 from tests.unit.server.power_cut import StrictDisk
@@ -109,7 +109,8 @@ def test_a_pass_that_cannot_begin_leaves_its_log_alone_and_not_the_others(
 
     bad_indexes = partition_of(node, "bad").log.files.txn_indexes
 
-    def check_below(indexes: TxnIndexKeeper, end_offset: int) -> None:
+    def check_below(indexes: TxnIndexKeeper, end_offset: int) -> Steps:
+        yield
         if indexes is bad_indexes:
             raise ValueError("injected")
 
