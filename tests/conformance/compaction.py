@@ -34,6 +34,7 @@ from confluent_kafka.admin import (
 from confluent_kafka.cimpl import NewTopic
 
 from oncelog.core.ids import TopicPartition
+from oncelog.core.steps import at_once
 from oncelog.protocol.batch import decode_records, iter_headers, parse_control
 from oncelog.storage.checkpoints import CLEANER_OFFSETS, LOG_START_OFFSETS, RECOVERY_POINTS, read_offsets
 from oncelog.storage.cleaner import CleaningPass
@@ -237,6 +238,7 @@ def clean_all(before: Path, target: Path, now_ms: int | None = None) -> dict[str
         log = Log(place, config, clean=True, log_start_offset=0, recovery_point=recovered.get(partition))
         cleanable = find_cleanable(log, dirty.get(partition), last_stable_offset=log.log_end_offset, now_ms=now_ms)
         work = CleaningPass(cleanable, map_memory_bytes=1 << 20, now_ms=now_ms, pace=Pace(rest_s=0))
+        at_once(work.prepare())
         work.build_map()
         for group in work.groups:
             if not log.replace_segments(work.clean(group)):

@@ -30,7 +30,10 @@ class PartitionTable:
         verifies: Callable[[], bool] = lambda: True,
         steady_ms: Callable[[], int] = lambda: 0,
         admit_producer: Callable[[int], None] = lambda known: None,
+        is_removing: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_removing` tells whether folders and checkpoints of deleted partitions are being worked on. One of the
+        same name is made when that is over."""
         self._log_dir = log_dir
         self._metadata = metadata
         self._node_id = node_id
@@ -40,6 +43,7 @@ class PartitionTable:
         self._commit_policy = commit_policy
         self._steady_ms = steady_ms
         self._admit_producer = admit_producer
+        self._is_removing = is_removing
         self.rules: ReplicaRules = ALONE
         self._open: dict[tuple[str, int], Partition] = {}
 
@@ -86,6 +90,9 @@ class PartitionTable:
         key = TopicPartition(name, index)
         log = self._log_dir.logs.get(key)
         if log is None:
+            if self._is_removing() and self._log_dir.names_deleted(key):
+                # Else the checkpoints of all logs would be written here and now, with everybody waiting.
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is made once the deleted one is gone")
             log = self._log_dir.create_log(key, topic.topic_id, self._log_config(topic), now_ms=self._now_ms())
         try:
             log.producer_state.verification_enabled = self._verifies()

@@ -183,6 +183,8 @@ class Broker:
             verifies=lambda: self.settings.boolean("transaction.partition.verification.enable"),
             steady_ms=self.steady_ms,
             admit_producer=self.producer_room.admit,
+            # With other brokers a partition takes its role when the controller says so, and nobody would ask again.
+            is_removing=lambda: not self.is_in_cluster and self.removals.are_begun,
         )
         self.metadata_changes = MetadataChanges(self)
         self.fetch_sessions = self.new_fetch_sessions()

@@ -23,6 +23,7 @@ from oncelog.cluster.partition import Partition
 from oncelog.core.clock import Timer
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, TopicPartition
+from oncelog.server.log_upkeep import OURSELVES
 from oncelog.server.repeated_errors import RepeatedErrors
 from oncelog.storage import checkpoints
 from oncelog.storage.atomic_file import sync_path
@@ -31,9 +32,12 @@ from oncelog.storage.cleaner_plan import Cleanable, find_cleanable
 from oncelog.storage.deletions import unlink_all
 from oncelog.storage.log import Log
 from oncelog.storage.segment_swap import CleanedSegment
+from oncelog.storage.txn_index_keeper import SegmentGoneError
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
+    from oncelog.server.context import HangUp
+    from oncelog.server.turns import Steps
     from oncelog.storage.cleaner import CleaningPass
 
 log = logging.getLogger("oncelog.cleaner")
@@ -51,6 +55,7 @@ POSTPONED_LOOKS: Final = 4
 """A log whose cleaning failed comes after all others for so many times `log.cleaner.backoff.ms`."""
 INTERNAL_CHECKPOINT_INTERVAL_MS: Final = 1_000
 """Passes over internal logs are small and many; if their checkpoint is lost, they are done again."""
+_LOGS_PER_STEP: Final = 20
 COLD_LOGS_PER_LOOK: Final = 16
 """Logs that nobody has used since the start and that one look may open."""
 
@@ -114,11 +119,18 @@ class LogCleaner:
     def _look(self) -> None:
         """All logs, as often as `log.cleaner.backoff.ms` says, and internal ones more often."""
         now_ms = self._broker.cautious_ms()
-        steady_ms = self._broker.steady_ms()
-        looks_at_all = steady_ms >= self._next_full_look_ms
+        looks_at_all = self._broker.steady_ms() >= self._next_full_look_ms
+        steps = _caught(self._dirtiest(now_ms, internal_only=not looks_at_all))
+        looked = self._broker.turns.begin(steps, OURSELVES, to_the_end=True)
+        looked.then(lambda found: self._looked(found, now_ms, looks_at_all=looks_at_all))
+
+    def _looked(self, found: Cleanable | Exception | HangUp | None, now_ms: int, *, looks_at_all: bool) -> None:
+        if self._stopped:
+            return
         try:
-            found = self._dirtiest(now_ms, internal_only=not looks_at_all)
-            if found is not None:
+            if isinstance(found, Exception):
+                raise found
+            if isinstance(found, Cleanable):
                 self._begin(found, now_ms)
                 return
             if self._swapped:
@@ -129,27 +141,35 @@ class LogCleaner:
             log.exception("looking for a log to clean failed and will be tried again")
         backoff_ms = self._broker.settings.integer("log.cleaner.backoff.ms")
         if looks_at_all:
-            self._next_full_look_ms = steady_ms + backoff_ms
+            self._next_full_look_ms = self._broker.steady_ms() + backoff_ms
         self._interval_ms = min(self._interval_ms, INTERNAL_LOOK_INTERVAL_MAX_MS, backoff_ms)
         self._look_later()
 
-    def _dirtiest(self, now_ms: int, *, internal_only: bool) -> Cleanable | None:
-        dirtiest: Cleanable | None = None
-        candidates = self._candidates(internal_only)
+    def _dirtiest(self, now_ms: int, *, internal_only: bool) -> Steps[Cleanable | None]:
+        dirtiest: tuple[Partition, Cleanable] | None = None
+        candidates = yield from self._candidates(internal_only)
         self._roll_early(candidates, now_ms)
-        for partition in candidates:
-            if len(partition.log.segments) == 1:
-                continue
-            with self._isolated(partition.log):
-                found = find_cleanable(
-                    partition.log,
-                    self.first_dirty.get(partition.topic_partition),
-                    last_stable_offset=partition.last_stable_offset,
-                    now_ms=now_ms,
-                )
-                if found.is_due and (dirtiest is None or self._rank(found) > self._rank(dirtiest)):
-                    dirtiest = found
-        return dirtiest
+        for number, partition in enumerate(candidates, 1):
+            if number % _LOGS_PER_STEP == 0:
+                yield
+            found = self._find_due(partition, now_ms)
+            if found is not None and (dirtiest is None or self._rank(found) > self._rank(dirtiest[1])):
+                dirtiest = partition, found
+        # As it is now: it may have been cut or deleted between the steps.
+        return None if dirtiest is None else self._find_due(dirtiest[0], now_ms)
+
+    def _find_due(self, partition: Partition, now_ms: int) -> Cleanable | None:
+        if partition.closed or len(partition.log.segments) == 1:
+            return None
+        with self._isolated(partition.log):
+            found = find_cleanable(
+                partition.log,
+                self.first_dirty.get(partition.topic_partition),
+                last_stable_offset=partition.last_stable_offset,
+                now_ms=now_ms,
+            )
+            return found if found.is_due else None
+        return None
 
     def _rank(self, cleanable: Cleanable) -> tuple[bool, float]:
         return not self._is_postponed(cleanable.log), cleanable.dirty_ratio
@@ -157,14 +177,18 @@ class LogCleaner:
     def _is_postponed(self, partition_log: Log) -> bool:
         return self._broker.steady_ms() < self._postponed.get(partition_log.topic_partition, 0)
 
-    def _candidates(self, internal_only: bool) -> list[Partition]:
+    def _candidates(self, internal_only: bool) -> Steps[list[Partition]]:
         found: list[Partition] = []
         cold = 0
-        for key, partition_log in list(self._broker.log_dir.logs.items()):
+        logs = self._broker.log_dir.logs
+        for number, (key, partition_log) in enumerate(list(logs.items()), 1):
+            if number % _LOGS_PER_STEP == 0:
+                yield
             if internal_only and key.topic not in INTERNAL_TOPICS:
                 continue
             if (
-                not partition_log.config.is_compacted
+                logs.get(key) is not partition_log
+                or not partition_log.config.is_compacted
                 or key in self.uncleanable
                 or partition_log.has_failed
                 or partition_log.log_end_offset == partition_log.log_start_offset
@@ -174,6 +198,7 @@ class LogCleaner:
                 if internal_only or cold >= COLD_LOGS_PER_LOOK:
                     continue
                 cold += 1
+                yield
             with self._isolated(partition_log):
                 partition = self._broker.partitions.find(key.topic, key.partition)
                 if partition is not None:
@@ -187,7 +212,7 @@ class LogCleaner:
         due: list[tuple[int, Partition]] = []
         for partition in candidates:
             is_internal = partition.topic_partition.topic in INTERNAL_TOPICS
-            if is_internal and not self._is_postponed(partition.log):
+            if is_internal and not partition.closed and not self._is_postponed(partition.log):
                 topic = self._broker.metadata.topics[partition.topic_partition.topic]
                 active_bytes = partition.log.segments[-1].size_bytes
                 others_bytes = partition.log.size_bytes - active_bytes
@@ -225,10 +250,15 @@ class LogCleaner:
             else:
                 self._end_pass()
 
-        if partition_log.durable_offset >= partition_log.log_end_offset:
-            flushed(True)
-        else:
-            self._broker.flusher.flush(partition_log, batches_only=True).then(flushed)
+        def prepared(error: Exception | HangUp | None) -> None:
+            if isinstance(error, Exception):
+                self._fail(partition_log, error)
+            elif partition_log.durable_offset >= partition_log.log_end_offset:
+                flushed(True)
+            else:
+                self._broker.flusher.flush(partition_log, batches_only=True).then(flushed)
+
+        self._broker.turns.begin(_caught(cleaning.prepare()), OURSELVES, to_the_end=True).then(prepared)
 
     def _step(self, cleaning: CleaningPass, job: Callable[[], T], done: Callable[[T], None]) -> None:
         """Run a job on a worker and go on with its result, unless it failed or the broker has stopped."""
@@ -352,7 +382,7 @@ class LogCleaner:
         partition = partition_log.topic_partition
         backoff_ms = self._broker.settings.integer("log.cleaner.backoff.ms")
         self._postponed[partition] = self._broker.steady_ms() + POSTPONED_LOOKS * backoff_ms
-        if isinstance(error, FileNotFoundError | CleaningStopped):
+        if isinstance(error, FileNotFoundError | CleaningStopped | SegmentGoneError):
             log.info("%s lost segments while it was cleaned: trying again later", partition)
         elif isinstance(error, DamagedTxnIndexError):
             self._repair(partition_log, error.base_offset)
@@ -373,3 +403,10 @@ class LogCleaner:
 
     def _unlink(self, paths: Sequence[Path]) -> None:
         self._broker.worker.run(lambda: unlink_all(paths)).then(lambda _: None)
+
+
+def _caught(steps: Steps[T]) -> Steps[T | Exception]:
+    try:
+        return (yield from steps)
+    except Exception as error:  # noqa: BLE001  whoever waits for the steps decides what it means
+        return error

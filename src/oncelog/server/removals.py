@@ -1,7 +1,7 @@
 """Partitions that are not kept any more: closed in slices, then a worker renames their folders.
 
-Checkpoints are written without them at once. Otherwise the first partition of the same name would have to wait for it,
-and everybody else with it (see `LogDir.create_log`).
+Checkpoints are written without them at once. The first partition of the same name has to wait for that: clients that
+ask for it before the deletion is answered are sent away until then (see `PartitionTable`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,11 @@ class Removals:
         self._broker = broker
         self._closing: list[Closing] = []
         self._begun: list[Promise[None]] = []
+
+    @property
+    def are_begun(self) -> bool:
+        """Whether folders have their old names, or checkpoints may name what is gone, and that is being seen to."""
+        return bool(self._begun)
 
     @property
     def settled(self) -> Promise[None]:

@@ -6,7 +6,7 @@ A cleaning is prepared by the owner of the broker's state, runs on a worker thre
 owner again. In between it touches nothing but files that do not change any more, through descriptors of its own, and
 new files with the suffix `.cleaned`.
 
-1. `CleaningPass(...)`, by the owner: takes down the segments below the bound, the last records of active producers,
+1. `prepare`, by the owner, in steps: takes down the segments below the bound, the last records of active producers,
    and the aborted transactions whose markers lie beyond the bound.
 2. `build_map`, on a worker: reads the dirty segments and puts the newest offset of each key into the offset map. If
    that gets full, the pass ends there and the rest is left to the next one.
@@ -21,7 +21,7 @@ A pass that stops half way leaves a correct log: what was removed is superseded 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -39,12 +39,14 @@ from oncelog.storage.file_cache import FileCache
 from oncelog.storage.interrupted_files import CLEANED_SUFFIX
 from oncelog.storage.log_place import LogPlace
 from oncelog.storage.offset_map import OffsetMap
+from oncelog.storage.producer_entry import LastRecord
 from oncelog.storage.record_slices import records_section, slice_records, sole_key
 from oncelog.storage.segment import Segment
 from oncelog.storage.segment_batches import FileBatch
-from oncelog.storage.segment_names import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name
+from oncelog.storage.segment_names import LOG_SUFFIX, file_name
 from oncelog.storage.segment_swap import CleanedSegment
 from oncelog.storage.txn_index import AbortedTxn, CorruptTxnIndexError
+from oncelog.storage.txn_index_keeper import SegmentGoneError
 
 WRITE_BYTES: Final = 1024 * 1024
 """Gathered before they are written."""
@@ -79,12 +81,23 @@ class CleaningPass:
         self._now_ms = now_ms
         self.pace = pace or Pace()
         self._place = LogPlace(log.folder, log.topic_partition, now_ms, FileCache(_OPEN_FILES_MAX))
-        log.files.txn_indexes.check_below(cleanable.upper_bound)
-        self._sources = _sources(log.folder, log.segments, cleanable.upper_bound)
-        self._aborted_beyond = log.aborted_transactions(cleanable.upper_bound, cleanable.upper_bound)
-        self._last_records = log.producer_state.last_records()
+        self._sources: list[SourceSegment] = []
+        self._aborted_beyond: list[AbortedTxn] = []
+        self._last_records: dict[int, LastRecord] = {}
         self._offsets = OffsetMap(map_memory_bytes)
         self._filter: BatchFilter | None = None
+
+    def prepare(self) -> Generator[None, None, None]:
+        """SegmentGoneError if the log has changed between two steps."""
+        log, upper_bound = self.cleanable.log, self.cleanable.upper_bound
+        for _ in log.files.txn_indexes.check_below(upper_bound):
+            yield
+            if log.generation != self.generation:
+                raise SegmentGoneError(f"{log.topic_partition} was cut, or opened again")
+        # What begins below the bound has ended: nothing that is appended between the steps belongs here.
+        yield from log.collect_aborted(upper_bound, upper_bound, self._aborted_beyond)
+        self._sources = _sources(log.segments, upper_bound)
+        self._last_records = log.producer_state.last_records()
 
     @property
     def end_offset(self) -> int:
@@ -116,7 +129,7 @@ class CleaningPass:
             yield_turn=self.pace.yield_turn,
         )
         cleaned = [source for source in self._sources if source.base_offset < self.end_offset]
-        self.groups = group_segments(cleaned, self._config)
+        self.groups = group_segments(cleaned, self._folder, self._config)
 
     def clean(self, group: Sequence[SourceSegment]) -> CleanedSegment:
         """The second pass over one group, which must come in order. Raises OSError and leaves no files then."""
@@ -243,17 +256,9 @@ class _Writer:
         self._buffers, self._headers, self._size_bytes = [], [], 0
 
 
-def _sources(folder: Path, segments: Sequence[Segment], upper_bound: int) -> list[SourceSegment]:
+def _sources(segments: Sequence[Segment], upper_bound: int) -> list[SourceSegment]:
     return [
-        SourceSegment(
-            segment.base_offset,
-            segment.size_bytes,
-            following.base_offset,
-            (
-                folder / file_name(segment.base_offset, INDEX_SUFFIX),
-                folder / file_name(segment.base_offset, TIME_INDEX_SUFFIX),
-            ),
-        )
+        SourceSegment(segment.base_offset, segment.size_bytes, following.base_offset)
         for segment, following in pairwise(segments)
         if segment.base_offset < upper_bound
     ]

@@ -17,6 +17,7 @@ from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.offset_index import RELATIVE_OFFSET_MAX
 from oncelog.storage.segment import Segment, segment_number
+from oncelog.storage.segment_names import INDEX_SUFFIX, TIME_INDEX_SUFFIX, file_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +84,16 @@ class SourceSegment(NamedTuple):
     base_offset: int
     size_bytes: int
     next_base_offset: int
-    paths: tuple[Path, Path]
-    """The files of its offset index and its time index."""
 
 
-def group_segments(sources: Sequence[SourceSegment], config: LogConfig) -> list[list[SourceSegment]]:
+def group_segments(sources: Sequence[SourceSegment], folder: Path, config: LogConfig) -> list[list[SourceSegment]]:
     """Neighbours whose sizes, and those of their indexes, add up to no more than one segment may have."""
     groups: list[list[SourceSegment]] = []
     sizes = [0, 0, 0]
     limits = (config.segment_bytes, config.segment_index_bytes, config.segment_index_bytes)
     for source in sources:
-        added = [source.size_bytes, *[path.stat().st_size if path.exists() else 0 for path in source.paths]]
+        indexes = (folder / file_name(source.base_offset, suffix) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
+        added = [source.size_bytes, *[path.stat().st_size if path.exists() else 0 for path in indexes]]
         together = [size + more for size, more in zip(sizes, added, strict=True)]
         if (
             groups

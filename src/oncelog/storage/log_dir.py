@@ -329,6 +329,10 @@ class LogDir:
 
     # Checkpoints
 
+    def names_deleted(self, partition: TopicPartition) -> bool:
+        """Whether checkpoints on disk may name a log of that name which was deleted."""
+        return partition in self._gone
+
     @property
     def names_deleted_logs(self) -> bool:
         """Whether checkpoints on disk may name logs that are no longer here."""

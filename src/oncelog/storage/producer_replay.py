@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Final
 
 from oncelog.core.ids import TopicPartition
 from oncelog.core.invariant import InvariantError
+from oncelog.core.steps import at_once
 from oncelog.protocol.batch import CorruptBatchError
 from oncelog.storage.append_checks import read_control
 from oncelog.storage.producer_state import CompletedTxn, CorruptSnapshotError, ProducerStateManager
@@ -18,6 +20,9 @@ from oncelog.storage.txn_index import AbortedTxn
 AbortedSink = Callable[[AbortedTxn], None]
 
 logger = logging.getLogger("oncelog.storage")
+
+BATCHES_PER_STEP: Final = 200
+"""About a millisecond, if all of them are of producers."""
 
 
 def replay_batch(
@@ -60,6 +65,18 @@ def restore_producer_state(
     end_offset: int,
     now_ms: int,
 ) -> None:
+    at_once(restore_in_steps(state, partition, segments, snapshots, end_offset=end_offset, now_ms=now_ms))
+
+
+def restore_in_steps(
+    state: ProducerStateManager,
+    partition: TopicPartition,
+    segments: Sequence[Segment],
+    snapshots: SnapshotFiles,
+    *,
+    end_offset: int,
+    now_ms: int,
+) -> Generator[None, None, None]:
     """Make `state` what it was at `end_offset`: from the newest usable snapshot and the batches behind it.
 
     A snapshot from before the first segment is of no use, because the markers in between are gone. Kafka also refuses
@@ -77,7 +94,9 @@ def restore_producer_state(
         except (CorruptSnapshotError, FileNotFoundError) as error:
             logger.warning("%s: ignoring %s: %s", partition, snapshots.path(newest), error)
             snapshots.remove(newest)
-    for segment, batch in _batches_between(segments, state.map_end_offset, end_offset):
+    for count, (segment, batch) in enumerate(_batches_between(segments, state.map_end_offset, end_offset), 1):
+        if count % BATCHES_PER_STEP == 0:
+            yield
         try:
             replay_batch(state, batch, segment, now_ms=now_ms)
         except (CorruptBatchError, InvariantError) as error:

@@ -24,7 +24,7 @@ import logging
 import os
 import zlib
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.protocol.batch import BatchHeader, CorruptBatchError
@@ -49,6 +49,11 @@ from oncelog.storage.txn_index import CorruptTxnIndexError
 from oncelog.storage.txn_index_keeper import TxnIndexKeeper
 
 logger = logging.getLogger("oncelog.storage")
+
+CHECKED_WHEN_OPENED_BYTES_MAX: Final = 64 * 1024
+"""The transaction index of a larger active segment without a note is compared with its markers in steps, when it is
+first used: a KiB takes up to half a millisecond. Until then no note is taken of it, so that after a kill the segment
+is read from its start."""
 
 
 class LoadedLog(NamedTuple):
@@ -119,8 +124,10 @@ class _Loader:
         keeper = TxnIndexKeeper(
             self.place.partition, self.config, self.segments, self.snapshots, self.notes, self.place.now_ms
         )
-        # The active one is written to, which is no use of it yet, but must not make damage worse.
-        keeper.check(self.segments[-1])
+        active = self.segments[-1]
+        if active.note is not None or active.size_bytes <= CHECKED_WHEN_OPENED_BYTES_MAX:
+            # It is not what was noted any more once it is appended to.
+            keeper.check(active)
         files = LogFiles(self.place, self.segments, self.snapshots, self.epochs, self.state, keeper)
         return LoadedLog(files, log_start_offset, end_offset, recovery_point)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Final, NamedTuple
 
 import google_crc32c
@@ -26,6 +26,8 @@ HEADER_CHUNK_BYTES: Final = 16 * 1024
 """Read at a time when only headers are wanted: a little more than lies between two index entries."""
 WHOLE_CHUNK_BYTES: Final = 1024 * 1024
 """Read at a time when batches are wanted whole."""
+_MARKER_CHUNK_BYTES: Final = 256 * 1024
+_MARKERS_PER_STEP: Final = 100
 
 _LENGTH: Final = struct.Struct(">i")
 _LENGTH_POSITION: Final = 8
@@ -93,19 +95,28 @@ class SegmentBatches:
             return batch
         return FileBatch(batch.position, batch.header, self.read_bytes(batch.position, size), 0)
 
-    def abort_markers(self) -> dict[int, int]:
-        """Producers by the offset of their marker. Nothing but lengths and attributes is looked at in other batches."""
-        markers = {}
-        for position in self._control_positions():
-            header = read_header(self.read_bytes(position, HEADER_BYTES))
-            if header.records_count and parse_control(self.read_bytes(position, header.size_bytes)).is_abort:
-                markers[header.last_offset] = header.producer_id
+    def abort_markers(self) -> Generator[None, None, dict[int, int]]:
+        """Producers by the offset of their marker. Nothing but lengths and attributes is looked at in other batches.
+
+        Other work may be done at a yield, and batches may be appended meanwhile: there is none behind the last batch.
+        """
+        markers: dict[int, int] = {}
+        for count, position in enumerate(self._control_positions()):
+            if position is None or count % _MARKERS_PER_STEP == _MARKERS_PER_STEP - 1:
+                yield
+            if position is not None:
+                header = read_header(self.read_bytes(position, HEADER_BYTES))
+                if header.records_count and parse_control(self.read_bytes(position, header.size_bytes)).is_abort:
+                    markers[header.last_offset] = header.producer_id
         return markers
 
-    def _control_positions(self) -> Iterator[int]:
+    def _control_positions(self) -> Iterator[int | None]:
+        """None stands between two chunks."""
         position, length_at = 0, _LENGTH.unpack_from
         while position < self.size_bytes:
-            chunk = self.read_bytes(position, min(WHOLE_CHUNK_BYTES, self.size_bytes - position))
+            if position:
+                yield None
+            chunk = self.read_bytes(position, min(_MARKER_CHUNK_BYTES, self.size_bytes - position))
             start, last_start = 0, len(chunk) - HEADER_BYTES
             while start <= last_start:
                 if chunk[start + _LOW_ATTRIBUTES_POSITION] & CONTROL_BIT:

@@ -93,6 +93,22 @@ class TxnIndex:
         if self._crc is not None:
             self._crc = google_crc32c.extend(self._crc, entry)
 
+    def read(self) -> bytes:
+        """All whole entries as they are in the file."""
+        return os.pread(self._file.descriptor(), self._count * ENTRY_SIZE_BYTES, 0) if self._count else b""
+
+    def fill(self, entries: bytes) -> None:
+        """Put whole entries into an index that has none. After an error it must be reset."""
+        invariant(not self._count, "%s has %s entries already", self.path, self._count)
+        if not entries:
+            return
+        self._may_exist = True
+        written = os.pwrite(self._file.descriptor(creates=True), entries, 0)
+        if written != len(entries):
+            raise OSError(errno.ENOSPC, f"wrote {written} of {len(entries)} bytes", str(self.path))
+        self._count = len(entries) // ENTRY_SIZE_BYTES
+        self._crc = google_crc32c.value(entries)
+
     @property
     def crc(self) -> int:
         """CRC-32C over all whole entries."""

@@ -12,11 +12,12 @@ import pytest
 from oncelog.core import failpoints
 from oncelog.core.errors import KafkaError
 from oncelog.core.ids import TopicPartition
+from oncelog.core.steps import at_once
 from oncelog.server import cleaning
 from oncelog.storage import cleaner
 from oncelog.storage import log as log_module
 from oncelog.storage.log import Log, LogPlace
-from oncelog.storage.txn_index_keeper import TxnIndexKeeper
+from oncelog.storage.txn_index_keeper import Steps, TxnIndexKeeper
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.held_worker import hold_worker
 from tests.unit.server.power_cut import StrictDisk
@@ -93,11 +94,38 @@ def test_an_error_that_nobody_thought_of_does_not_end_all_cleaning(
     write_dirty(node)
     real = node.broker.cleaner._candidates
     with monkeypatch.context() as patch:
-        patch.setattr(node.broker.cleaner, "_candidates", lambda internal_only: real(internal_only)[1000])
+        patch.setattr(node.broker.cleaner, "_candidates", lambda internal_only: at_once(real(internal_only))[1000])
         node.clock.advance_ms(3 * BACKOFF_MS)
     assert node.broker.cleaner.passes == 0
     node.clock.advance_ms(3 * BACKOFF_MS)
     assert node.broker.cleaner.passes == 1
+
+
+def test_a_look_at_many_logs_lets_others_have_their_turn(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleaning, "_LOGS_PER_STEP", 1)
+    for name in ("a", "b", "c"):
+        node.create(name, **SMALL)
+        write_dirty(node, name)
+    steps = node.broker.cleaner._dirtiest(node.broker.cautious_ms(), internal_only=False)
+    assert sum(1 for _ in steps) >= 6
+
+
+@pytest.mark.parametrize("steps_before", [1, 2])
+def test_a_log_that_is_deleted_during_a_look_is_not_cleaned(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch, steps_before: int
+) -> None:
+    monkeypatch.setattr(cleaning, "_LOGS_PER_STEP", 1)
+    node.create("t", **SMALL)
+    write_dirty(node)
+    now_ms = node.broker.cautious_ms()
+    assert at_once(node.broker.cleaner._dirtiest(now_ms, internal_only=False)) is not None
+    steps = node.broker.cleaner._dirtiest(now_ms, internal_only=False)
+    for _ in range(steps_before):
+        next(steps)
+    node.delete("t")
+    assert at_once(steps) is None
 
 
 def test_a_pass_that_cannot_begin_leaves_its_log_alone_and_not_the_others(
@@ -109,7 +137,8 @@ def test_a_pass_that_cannot_begin_leaves_its_log_alone_and_not_the_others(
 
     bad_indexes = partition_of(node, "bad").log.files.txn_indexes
 
-    def check_below(indexes: TxnIndexKeeper, end_offset: int) -> None:
+    def check_below(indexes: TxnIndexKeeper, end_offset: int) -> Steps:
+        yield
         if indexes is bad_indexes:
             raise ValueError("injected")
 

@@ -22,6 +22,7 @@ from oncelog.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
 )
+from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from oncelog.protocol.messages.delete_groups import DeleteGroupsRequest
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest
 from oncelog.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
@@ -55,7 +56,9 @@ from oncelog.server import coordinator_runtime, turns
 from oncelog.server.context import RequestContext
 from oncelog.server.fetch_session import EVICTION_IDLE_MS
 from oncelog.server.handlers.h01_fetch import handle as handle_fetch
+from oncelog.storage.log_dir import LogDir
 from tests.unit.server.harness import BrokerInProcess, batch_of
+from tests.unit.server.held_worker import hold_worker
 from tests.unit.server.test_produce_fetch import fetch_request
 
 FETCH_VERSION = 11
@@ -232,6 +235,43 @@ def test_a_topic_whose_partitions_are_being_closed_is_gone_after_a_stop(
     assert any(tmp_path.glob("wide-*")), "its folders have their names until all of its logs are closed"
     node.broker.stop()
     assert not [path for path in tmp_path.glob("wide-*") if not path.name.endswith("-delete")]
+
+
+def test_a_topic_that_is_made_again_is_written_to_when_the_one_that_was_deleted_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its first partition would write the checkpoints of all logs on the loop."""
+    node = BrokerInProcess(tmp_path)
+    node.create("t")
+    node.produce("t", [b"old"])
+    node.broker.log_dir.checkpoint(node.broker.upkeep.high_watermarks())
+    worker = hold_worker(node)
+    deleted = node.send(DeleteTopicsRequest(topic_names=["t"]), 5)
+    node.clock.advance_ms(100)
+    made = node.send(CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)]), 7)
+    node.clock.advance_ms(100)
+    assert "t" in node.broker.metadata.topics
+    assert not deleted.done
+    monkeypatch.setattr(LogDir, "_write_checkpoints", lambda _: pytest.fail("written on the loop"))
+    errors: list[int] = []
+    for _ in range(10):
+        errors.append(written(node, b"new"))
+        if worker.jobs:
+            worker.finish_one()
+        node.clock.advance_ms(10)
+    assert errors[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert errors[-1] == ErrorCode.NONE
+    assert [error for error in errors if error] == errors[: len(errors) - errors.count(0)], errors
+    assert deleted.done
+    assert made.done
+    assert node.broker.partitions.get("t", 0).log.log_end_offset == errors.count(0)
+
+
+def written(node: BrokerInProcess, value: bytes) -> int:
+    batch = batch_of([value], timestamp_ms=node.clock.now_ms())
+    data = TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=batch)])
+    answer = node.send(ProduceRequest(acks=1, timeout_ms=1_000, topic_data=[data]), 9)
+    return int(answer.value.responses[0].partition_responses[0].error_code)
 
 
 def test_many_offsets_are_deleted_in_parts(node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from oncelog.core.steps import at_once
 from oncelog.protocol.batch import BatchHeader, Record, build_batch, decode_records, iter_headers, parse_control
 from oncelog.storage.append_info import AppendInfo
 from oncelog.storage.cleaner import CleaningPass
@@ -83,6 +84,7 @@ def clean(
         log.roll(now_ms)
     cleanable = find_cleanable(log, first_dirty, last_stable_offset=stable_end(log), now_ms=now_ms)
     work = CleaningPass(cleanable, map_memory_bytes=map_memory_bytes, now_ms=now_ms, pace=Pace(rest_s=0))
+    at_once(work.prepare())
     work.build_map()
     for group in work.groups:
         assert log.replace_segments(work.clean(group))

@@ -10,6 +10,7 @@ import pytest
 from oncelog.storage.cleaner_plan import Cleanable, SourceSegment, find_cleanable, group_segments
 from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
+from oncelog.storage.segment_names import INDEX_SUFFIX, file_name
 from tests.unit.storage.cleaner_harness import COMPACTED, compacted_log, put, put_txn, stable_end
 from tests.unit.storage.log_harness import NOW_MS
 
@@ -94,11 +95,12 @@ def test_the_active_segment_of_a_compacted_log_rolls_in_time_for_the_maximum_lag
 
 
 def source(base: int, size: int, following: int) -> SourceSegment:
-    return SourceSegment(base, size, following, (Path("missing"), Path("missing")))
+    return SourceSegment(base, size, following)
 
 
 def groups(*sources: SourceSegment) -> list[list[int]]:
-    return [[one.base_offset for one in group] for group in group_segments(sources, LogConfig(segment_bytes=100))]
+    made = group_segments(sources, Path("missing"), LogConfig(segment_bytes=100))
+    return [[one.base_offset for one in group] for group in made]
 
 
 def test_neighbours_are_grouped_up_to_the_segment_size() -> None:
@@ -116,8 +118,8 @@ def test_a_group_never_spans_more_offsets_than_an_index_can_hold() -> None:
 
 
 def test_index_sizes_bound_a_group_too(tmp_path: Path) -> None:
-    index = tmp_path / "index"
-    index.write_bytes(bytes(48))
-    sources = [SourceSegment(base, 1, base + 1, (index, tmp_path / "missing")) for base in range(3)]
-    made = group_segments(sources, LogConfig(segment_bytes=100, segment_index_bytes=100))
+    for base in range(3):
+        (tmp_path / file_name(base, INDEX_SUFFIX)).write_bytes(bytes(48))
+    sources = [source(base, 1, base + 1) for base in range(3)]
+    made = group_segments(sources, tmp_path, LogConfig(segment_bytes=100, segment_index_bytes=100))
     assert [len(group) for group in made] == [2, 1]

@@ -12,6 +12,7 @@ import pytest
 
 from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.steps import at_once
 from oncelog.storage.cleaner import CleaningPass
 from oncelog.storage.cleaner_pace import CleaningStopped, Pace
 from oncelog.storage.cleaner_plan import find_cleanable
@@ -83,6 +84,7 @@ def opened_after_kill(folder: Path, dead: Log) -> Log:
 def cleaning(log: Log) -> CleaningPass:
     cleanable = find_cleanable(log, None, last_stable_offset=stable_end(log), now_ms=NOW_MS)
     work = CleaningPass(cleanable, map_memory_bytes=1 << 20, now_ms=NOW_MS, pace=Pace(rest_s=0))
+    at_once(work.prepare())
     work.build_map()
     return work
 
