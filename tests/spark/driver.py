@@ -12,7 +12,9 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import oncelog.spark
@@ -34,6 +36,35 @@ def signal_executor_once(mark: str, number: int, breaking: Callable[..., Any]) -
     write_job._writing = breaking(write_job._writing, mark, send)
 
 
+def decommission_executor_once(mark: str) -> None:
+    """The first task in the middle of its share has its executor decommissioned, and holds on until that is gone:
+    it never comes to the end of its share. `mark` gets how long the executor went on with its task."""
+
+    def decommission() -> None:
+        with open(f"/proc/{os.getppid()}/stat") as stat:  # noqa: PTH123  # pickled by value: no imports
+            executor = int(stat.read().rsplit(")", 1)[1].split()[1])
+        os.kill(executor, signal.SIGPWR)
+        began_s = time.monotonic()
+        # It goes with its executor, and has no time for last words.
+        while os.path.exists(f"/proc/{executor}") and time.monotonic() < began_s + 120:  # noqa: PTH110
+            with open(mark, "a") as said:  # noqa: PTH123
+                said.write(f"{time.monotonic() - began_s:.3f}\n")
+            time.sleep(0.05)
+
+    write_job._writing = breaking_while_writing(write_job._writing, mark, decommission)
+
+
+def hold_here(mark: str) -> Callable[[], None]:
+    """Alive, and in the middle of something: until the test says to go on."""
+
+    def hold() -> None:
+        Path(f"{mark}-held").touch()
+        while not Path(f"{mark}-go-on").exists():
+            time.sleep(0.05)
+
+    return hold
+
+
 def stop_here() -> None:
     """Sent to the process, the signal may be taken by another thread, and this one goes on for a moment: far enough to
     commit."""
@@ -48,12 +79,15 @@ def main() -> None:
     if order.get("stop_at"):
         stop = failpoints.on_nth_hit(2, stop_here)
         failpoints.arm(f"spark.sink.{order['stop_at']}", stop)
+    if order.get("hold_at"):
+        hold = failpoints.on_nth_hit(2, hold_here(order["hold_mark"]))
+        failpoints.arm(f"spark.sink.{order['hold_at']}", hold)
     if order.get("kill_mark"):
         signal_executor_once(order["kill_mark"], signal.SIGKILL, breaking_once)
     if order.get("kill_while_writing_mark"):
         signal_executor_once(order["kill_while_writing_mark"], signal.SIGKILL, breaking_while_writing)
     if order.get("decommission_while_writing_mark"):
-        signal_executor_once(order["decommission_while_writing_mark"], signal.SIGPWR, breaking_while_writing)
+        decommission_executor_once(order["decommission_while_writing_mark"])
     # So few records would be written by one task; here they are to be shuffled between executors, as many are.
     small_batch.BATCH_OFFSETS = 0
     config = {
@@ -76,6 +110,7 @@ def main() -> None:
             bootstrap_servers=order["servers"],
             transactional_id=order["id"],
             topic=order["target"],
+            group_id=order.get("group"),
         )
         .outputMode("update")
         .option("checkpointLocation", order["checkpoint"])

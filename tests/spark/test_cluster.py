@@ -110,6 +110,14 @@ def test_a_killed_driver_and_a_killed_executor_cost_nothing(
     assert kafka.group_offsets(str(order["id"]), source, 2) == ends
 
 
+DECOMMISSIONED_S = 4
+"""How long an executor may go on with its tasks after it was told to go. By default it may for ever."""
+DECOMMISSIONED = {
+    "spark.decommission.enabled": "true",
+    "spark.executor.decommission.forceKillTimeout": f"{DECOMMISSIONED_S}s",
+}
+
+
 @pytest.mark.timeout(700)
 def test_executors_killed_and_decommissioned_while_they_write_cost_nothing(
     kafka: Kafka, name: Callable[[str], str], checkpoint: str, tmp_path: Path
@@ -126,9 +134,10 @@ def test_executors_killed_and_decommissioned_while_they_write_cost_nothing(
             "id": name("id"),
             "checkpoint": checkpoint,
             # Each row is a record batch there, so that a writing task gets more than one Arrow batch.
-            "config": {"spark.sql.execution.arrow.maxRecordsPerBatch": "1", "spark.decommission.enabled": "true"},
+            "config": {"spark.sql.execution.arrow.maxRecordsPerBatch": "1", **DECOMMISSIONED},
             "options": {"maxOffsetsPerTrigger": "20"},
         }
+        in_log = 0
         for deed in ("kill", "decommission"):
             more = [b"%s-%04d" % (deed.encode(), i) for i in range(60)]
             kafka.send(source, [(value, value) for value in more])
@@ -137,5 +146,8 @@ def test_executors_killed_and_decommissioned_while_they_write_cost_nothing(
             assert run_driver(**order, **{f"{deed}_while_writing_mark": str(mark)}) == 0
             assert mark.exists()
             assert kafka.values(target) == sorted(records)
-    # What the killed executor had sent is in the log, and aborted.
-    assert len(kafka.read(target, committed=False)) > len(records)
+            # What the executor had sent is in the log, and aborted.
+            in_log, before = len(kafka.read(target, committed=False)), in_log
+            assert in_log > before + len(more)
+    # It was told to go, and not killed: it went on with its task until it was made to.
+    assert float(mark.read_text().split()[-1]) >= DECOMMISSIONED_S - 1

@@ -6,7 +6,6 @@ import itertools
 import os
 import signal
 import subprocess
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -64,7 +63,7 @@ class Drivers:
         """Every record once, and the group at the end of the input."""
         assert self.kafka.values(self.target) == sorted(records)
         ends = [sum(1 for seen in self.kafka.read(self.source) if seen.partition == p) for p in range(2)]
-        assert self.kafka.group_offsets(self.order["id"], self.source, 2) == ends
+        assert self.kafka.group_offsets(self.order.get("group", self.order["id"]), self.source, 2) == ends
 
 
 @pytest.fixture
@@ -95,29 +94,36 @@ def test_a_zombie_driver_that_slept_through_its_successors_whole_life_writes_not
     drivers.check(records)
 
 
-def test_of_two_drivers_with_one_id_one_stops_and_nothing_is_written_twice(drivers: Drivers) -> None:
-    """Both on one checkpoint, as when a scheduler starts a pipeline a second time while input comes in."""
+@pytest.mark.parametrize(("point", "renamed"), [("before_commit", False), ("after_last_look", True)])
+def test_of_two_drivers_at_work_on_one_checkpoint_the_older_is_fenced(
+    drivers: Drivers, tmp_path: Path, point: str, renamed: bool
+) -> None:
+    """As when a scheduler starts a pipeline a second time, perhaps with another transactional id. The first is in the
+    middle of a batch, where Spark has nothing to notice it by, and comes back while the second is at work."""
     always = {"trigger": {"processingTime": "0 seconds"}}
     records = drivers.send(0, 80)
-    first = drivers.start("first", **always)
-    wait_until(lambda: first.poll() is None and drivers.kafka.values(drivers.target), timeout_s=PATIENCE_S)
+    first_id = drivers.order["group"] = drivers.order["id"]
+    first = drivers.start("first", **always, hold_at=point, hold_mark=str(tmp_path / "hold"))
+    held, go_on = tmp_path / "hold-held", tmp_path / "hold-go-on"
+    wait_until(lambda: first.poll() is None and held.exists(), timeout_s=PATIENCE_S)
+    if renamed:
+        drivers.order["id"] += "-renamed"
     second = drivers.start("second", **always)
 
-    fed_s = 0.0
+    def second_has_written() -> bool:
+        assert second.poll() is None, drivers.said("second")[-4000:]
+        return drivers.kafka.values(drivers.target) == sorted(records)
 
-    def one_has_stopped() -> bool:
-        nonlocal fed_s
-        if time.monotonic() - fed_s > 1:
-            records.extend(drivers.send(len(records), 5))
-            fed_s = time.monotonic()
-        return first.poll() is not None or second.poll() is not None
-
-    wait_until(one_has_stopped, timeout_s=PATIENCE_S)
-    stopped = "first" if first.poll() is not None else "second"
-    assert any(
-        reason in drivers.said(stopped)
-        for reason in ("another driver has taken over transactional id", "Multiple streaming")
-    )
+    wait_until(second_has_written, timeout_s=PATIENCE_S)
+    assert first.poll() is None
+    records += drivers.send(len(records), 40)
+    go_on.touch()
+    assert first.wait(PATIENCE_S) == 1
+    assert f"another driver has taken over transactional id {first_id}" in drivers.said("first")
+    assert "Multiple streaming queries" not in drivers.said("first")
+    wait_until(second_has_written, timeout_s=PATIENCE_S)
+    records += drivers.send(len(records), 5)
+    wait_until(second_has_written, timeout_s=PATIENCE_S)
     drivers.kill_all()
     drivers.order["options"] = {}
     assert run_driver(**drivers.order) == 0
