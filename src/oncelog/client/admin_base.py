@@ -91,32 +91,44 @@ class AdminBase:
         wanted = list(dict.fromkeys(TopicPartition(*partition) for partition in partitions))
 
         async def attempt() -> None:
-            groups: dict[int, list[TopicPartition]] = {}
-            for partition in wanted:
-                if partition not in found:
-                    node_id = await self.cluster.leader_id(partition, self._deadline())
-                    groups.setdefault(node_id, []).append(partition)
-            for node_id, members in groups.items():
-                try:
-                    connection = await self.cluster.broker(node_id)
-                    response = await self._ask(connection, make_request(members), response_type, attempts)
-                except KafkaError:
-                    self.cluster.routes.forget_leader(*members)
-                    raise
-                answers = {
-                    TopicPartition(t.name, p.partition_index): p for t in topics_of(response) for p in t.partitions
-                }
-                for partition in members:
-                    try:
-                        self._take(partition, answers, found, what, left_out)
-                    except KafkaError:
-                        if attempts is not None:
-                            # A leader that waits for its followers has done its own part.
-                            attempts.doubt()
-                        raise
+            rest = [partition for partition in wanted if partition not in found]
+            await self._ask_leaders_once(rest, make_request, response_type, topics_of, what, found, attempts, left_out)
 
         await self.cluster.retrying(what, attempt, self._deadline(), attempts)
         return {partition: answer for partition, answer in found.items() if not answer.error_code}
+
+    async def _ask_leaders_once(
+        self,
+        partitions: Iterable[TopicPartition],
+        make_request: Callable[[list[TopicPartition]], Message],
+        response_type: type[R],
+        topics_of: Callable[[R], Iterable[TopicResults[K]]],
+        what: str,
+        found: dict[TopicPartition, K],
+        attempts: Attempts | None = None,
+        left_out: Collection[ErrorCode] = (),
+    ) -> None:
+        """Adds the answers to `found`. Raises for the first partition without one that counts."""
+        groups: dict[int, list[TopicPartition]] = {}
+        for partition in partitions:
+            node_id = await self.cluster.leader_id(partition, self._deadline())
+            groups.setdefault(node_id, []).append(partition)
+        for node_id, members in groups.items():
+            try:
+                connection = await self.cluster.broker(node_id)
+                response = await self._ask(connection, make_request(members), response_type, attempts)
+            except KafkaError:
+                self.cluster.routes.forget_leader(*members)
+                raise
+            answers = {TopicPartition(t.name, p.partition_index): p for t in topics_of(response) for p in t.partitions}
+            for partition in members:
+                try:
+                    self._take(partition, answers, found, what, left_out)
+                except KafkaError:
+                    if attempts is not None:
+                        # A leader that waits for its followers has done its own part.
+                        attempts.doubt()
+                    raise
 
     def _take(
         self,

@@ -164,25 +164,32 @@ class TransactionAdmin(AdminBase):
         `start_offset` is `transaction_start_offset` of `describe_producers`. Prefer `fence_producers` when the
         transactional id is known: this writes an abort marker without asking any coordinator.
         """
-        target = TopicPartition(*partition)
-        producers = (await self.describe_producers([target]))[target]
-        open_ones = [p for p in producers if p.transaction_start_offset == start_offset]
-        if not open_ones:
-            raise_first([(ErrorCode.INVALID_TXN_STATE, f"{target}", f"no transaction starts at offset {start_offset}")])
-        producer = open_ones[0]
-        marker = WritableTxnMarker(
-            producer_id=producer.producer_id,
-            producer_epoch=producer.producer_epoch,
-            transaction_result=False,
-            topics=[WritableTxnMarkerTopic(name=target.topic, partition_indexes=[target.partition])],
-            coordinator_epoch=max(producer.coordinator_epoch, 0),
-        )
+        target, what, attempts = TopicPartition(*partition), "the abort marker", Attempts()
 
-        await self._ask_leaders(
-            [target],
-            lambda _: WriteTxnMarkersRequest(markers=[marker]),
-            WriteTxnMarkersResponse,
-            lambda answer: [topic for marked in answer.markers for topic in marked.topics],
-            "the abort marker",
-            Attempts(),
-        )
+        async def attempt() -> None:
+            # Looked up each time: if the answer to a marker was lost, a second one could hit the next transaction.
+            producers = (await self.describe_producers([target]))[target]
+            producer = next((p for p in producers if p.transaction_start_offset == start_offset), None)
+            if producer is None:
+                if not attempts.in_doubt:
+                    message = f"no transaction starts at offset {start_offset}"
+                    raise_first([(ErrorCode.INVALID_TXN_STATE, f"{target}", message)])
+                return  # it has ended, by the marker that got no answer
+            marker = WritableTxnMarker(
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                transaction_result=False,
+                topics=[WritableTxnMarkerTopic(name=target.topic, partition_indexes=[target.partition])],
+                coordinator_epoch=max(producer.coordinator_epoch, 0),
+            )
+            await self._ask_leaders_once(
+                [target],
+                lambda _: WriteTxnMarkersRequest(markers=[marker]),
+                WriteTxnMarkersResponse,
+                lambda answer: [topic for marked in answer.markers for topic in marked.topics],
+                what,
+                {},
+                attempts,
+            )
+
+        await self.cluster.retrying(what, attempt, self._deadline(), attempts)

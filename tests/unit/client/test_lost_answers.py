@@ -939,3 +939,32 @@ def test_an_offset_that_was_committed_before_a_rebalance_is_not_said_to_be_lost(
         member.commit()
     assert caught.value.in_doubt
     assert world.offset() == 3
+
+
+def test_a_hanging_transaction_that_was_aborted_without_an_answer_does_not_take_the_next_one_with_it(
+    world: World,
+) -> None:
+    """Before TV2 the next transaction of a producer has the same epoch: a second marker would abort that one."""
+    config = ClientConfig.parse({"bootstrap.servers": world.servers, "oncelog.transaction.version.max": 1})
+    driver = world.stack.enter_context(TransactionClient(config))
+    driver.init(world.name)
+    driver.add_partitions([world.place])
+    task = world.stack.enter_context(BatchProducer(config, driver.share()))
+    rows = encode_columns(pa.array(["x"]), timestamp_ms=0)
+    task.produce(world.topic, 0, rows)
+    lost = iter([LOST])
+    next_one = iter([True])
+
+    def interfere(key: ApiKey, request: Any) -> Accident | None:
+        if key is ApiKey.WRITE_TXN_MARKERS and (accident := next(lost, None)) is not None:
+            return accident
+        if not world.is_open() and next(next_one, False):
+            task.produce(world.topic, 0, rows)
+        return None
+
+    admin = world.admin()
+    world.chaos.accident = interfere
+    admin.abort_transaction(world.place, 0)
+    world.chaos.accident = lambda key, request: None
+    assert next(next_one, None) is None, "the next transaction was not begun"
+    assert world.is_open()
