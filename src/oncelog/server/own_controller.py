@@ -46,7 +46,7 @@ LISTENER: Final = "CONTROLLER"
 _SEEN_BY_CLIENTS: Final = (EnvelopeRequest, CreateTopicsRequest)
 _LOOK_MS: Final = 1
 LONG_LOG_BYTES: Final = 32 << 10
-"""A log that is longer, and longer than its snapshot, is replaced by a new one at a clean stop, or when the next start
+"""A log that is longer, and longer than half of its snapshot, is replaced by a new one at a clean stop, or when a start
 has found it so. A start reads both."""
 SHORTENED_AFTER_MS: Final = 1_000
 """A start comes first."""
@@ -194,7 +194,7 @@ class OwnController:
     def _is_long(self) -> bool:
         committed = self.log.committed
         snapshot_bytes = 0 if committed.snapshot is None else len(committed.snapshot.data)
-        return committed.bytes_since_snapshot > max(snapshot_bytes, LONG_LOG_BYTES)
+        return committed.bytes_since_snapshot > max(snapshot_bytes // 2, LONG_LOG_BYTES)
 
     def start(self) -> None:
         if self._is_long:
