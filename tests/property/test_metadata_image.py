@@ -267,7 +267,7 @@ def test_what_is_drawn_is_mostly_possible() -> None:
     """Records that follow nothing are left out of the logs above, but some of every kind must be left in."""
     seen: set[type[Message]] = set()
 
-    @settings(max_examples=150, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=600, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(LOGS)
     def draw(log: list[Message]) -> None:
         seen.update(map(type, log[len(START) :]))
