@@ -18,6 +18,7 @@ from oncelog.controller.image import EMPTY_IMAGE, Image, TopicImage
 from oncelog.controller.image_records import image_records
 from oncelog.controller.replay import Replay
 from oncelog.controller.topic_rules import is_like_others, metric_name
+from oncelog.core.steps import at_once
 from oncelog.protocol.messages.cluster_metadata import (
     RECORD_TYPES,
     AbortTransactionRecord,
@@ -228,7 +229,7 @@ def test_what_a_replay_tells_of_its_changes_is_all_that_differs(log: list[Messag
     for record, looks_now in zip(log, itertools.cycle(looks)):
         replay.apply(record)
         if looks_now:
-            before, (image, delta) = image, replay.image_after(image)
+            before, (image, delta) = image, at_once(replay.image_after(image))
             assert delta == Delta.between(before, image)
             for part in dataclasses.fields(delta):
                 changes = getattr(delta, part.name)
@@ -236,7 +237,7 @@ def test_what_a_replay_tells_of_its_changes_is_all_that_differs(log: list[Messag
                     are_left = [change.after is not None for change in changes.values()]
                     assert are_left == sorted(are_left), "what is gone comes first"
     replay.image()
-    last, delta = replay.image_after(image)
+    last, delta = at_once(replay.image_after(image))
     assert (last, delta) == (replayed(log), Delta.between(image, last)), "also from an image that is not the last"
 
 

@@ -120,11 +120,19 @@ def test_settings_that_only_tune_kafkas_client_are_taken_with_a_warning(caplog: 
         ({"startingOffsets": '{"orders": 5}'}, True, "expected offsets per topic and partition"),
         ({"startingOffsets": "committed"}, True, "needs kafka.group.id"),
         ({"maxTriggerDelay": "soon"}, True, "must be a duration like 30s"),
+        ({"maxTriggerDelay": "900000"}, True, "must be a duration like 30s"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_is_valid(given: dict[str, str], streaming: bool, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         parse_source_options({**BASE, **given}, streaming=streaming)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected_ms"), [("250ms", 250), ("15m", 900_000), (" 2 MIN ", 120_000), ("1d", 86_400_000)]
+)
+def test_a_delay_is_written_as_for_sparks_own_source(text: str, expected_ms: int) -> None:
+    assert parse_source_options({**BASE, "maxTriggerDelay": text}, streaming=True).max_trigger_delay_ms == expected_ms
 
 
 def test_a_missing_broker_address_is_named() -> None:

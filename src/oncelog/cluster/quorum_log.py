@@ -345,7 +345,7 @@ class QuorumLog:
         if not self._has_news or not is_caught_up or self._replay.is_in_transaction:
             return None
         self._has_news = False
-        self.image, delta = yield from self._replay.image_after_in_steps(self.image)
+        self.image, delta = yield from self._replay.image_after(self.image)
         self.last_offset = self._applied_end - 1
         return Update(self.image, delta, self.last_offset)
 

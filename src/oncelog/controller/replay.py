@@ -26,7 +26,6 @@ from oncelog.controller.topic_rules import is_like_others, metric_name
 from oncelog.core.config_resources import ResourceType
 from oncelog.core.features import KRAFT_VERSION
 from oncelog.core.ids import NodeId, uuid_to_text
-from oncelog.core.steps import at_once
 from oncelog.protocol.messages.cluster_metadata import (
     AbortTransactionRecord,
     AccessControlEntryRecord,
@@ -170,11 +169,8 @@ class Replay:
         )
         return self._given
 
-    def image_after(self, before: Image) -> tuple[Image, Delta]:
+    def image_after(self, before: Image) -> Generator[None, None, tuple[Image, Delta]]:
         """The image, and its difference to `before`, found fast if `before` is the last image that was given."""
-        return at_once(self.image_after_in_steps(before))
-
-    def image_after_in_steps(self, before: Image) -> Generator[None, None, tuple[Image, Delta]]:
         touched = self._touched() if before is self._given else None
         image = self.image()
         return image, (yield from Delta.between_in_steps(before, image, touched))

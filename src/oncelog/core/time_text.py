@@ -7,15 +7,15 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
-_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)")
 _DURATION_MS_MAX: Final = 100 * 365 * 86_400_000
 """A hundred years: what nobody means, and before the numbers do not fit their fields any more."""
 
 
 def duration_ms(text: str) -> int:
-    """`250ms`, `10s`, `5m`, `2h`, `1d`; a plain number is seconds."""
-    match = _DURATION.fullmatch(text.strip())
+    """`250ms`, `10s`, `5m` or `5min`, `2h`, `1d`; a plain number is seconds."""
+    match = _DURATION.fullmatch(text.strip().lower())
     try:
         found = float(match[1]) * _UNITS_MS[match[2]] if match is not None else float(text) * 1000
     except ValueError:

@@ -103,6 +103,11 @@ def frame_response(correlation_id: int, header_version: int, buffers: Sequence[R
     return [_INT32_PAIR.pack(size, correlation_id), *buffers]
 
 
+def frame_whole(content: Readable) -> list[Readable]:
+    """The buffers of a frame that has nothing but this content: a header of its own, or none at all."""
+    return [_SIZE.pack(len(content)), content]
+
+
 def encode_request_frame(
     api_key: int, api_version: int, correlation_id: int, client_id: str | None, buffers: Iterable[Readable]
 ) -> list[Readable]:

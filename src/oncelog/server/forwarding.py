@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import struct
 import time
 from collections import Counter
 from functools import partial
@@ -29,7 +28,7 @@ from oncelog.protocol.api import (
     response_header_version,
 )
 from oncelog.protocol.api_keys import ApiKey
-from oncelog.protocol.framing import frame_response, parse_request_header, parse_response_header
+from oncelog.protocol.framing import frame_response, frame_whole, parse_request_header, parse_response_header
 from oncelog.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from oncelog.security.forwarded_principal import encode_principal
 from oncelog.server.context import HangUp, Peer, RequestContext
@@ -67,7 +66,6 @@ FORWARDED: Final[dict[int, tuple[int, int]]] = {
 """Keys with the versions that are passed on, which Kafka 4.3 serves. Not all of them have a handler here."""
 _TIMEOUT_MS: Final = 60_000
 _RETRY_MS: Final = 50
-_SIZE: Final = struct.Struct(">i")
 
 _HERE: Final = InlineWorker()
 _CONFIGS: Final = (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS)
@@ -145,7 +143,7 @@ class Forwarder:
             promise.resolve([])
         else:
             data = answer.response_data
-            promise.resolve([_SIZE.pack(len(data)), data])
+            promise.resolve(frame_whole(data))
 
 
 class _Passing:

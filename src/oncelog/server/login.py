@@ -14,7 +14,6 @@ A session that has ended takes nothing but a handshake: the connection is closed
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from enum import Enum, auto
@@ -26,7 +25,7 @@ from oncelog.core.errors import ErrorCode
 from oncelog.core.promise import Promise
 from oncelog.protocol.api import decode_request, encode_response, response_header_version
 from oncelog.protocol.api_keys import ApiKey
-from oncelog.protocol.framing import RequestHeader, frame_response, parse_request_header
+from oncelog.protocol.framing import RequestHeader, frame_response, frame_whole, parse_request_header
 from oncelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from oncelog.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from oncelog.protocol.schema import Message
@@ -60,7 +59,6 @@ log = logging.getLogger("oncelog.server")
 BETWEEN_LOGINS_MIN_MS: Final = 1000
 _REFUSED: Final = "Authentication failed during authentication due to invalid credentials with SASL mechanism %s"
 """Kafka's text. It must be the same whatever is wrong."""
-_SIZE: Final = struct.Struct(">i")
 _HANDSHAKE_KEY: Final = ApiKey.SASL_HANDSHAKE.to_bytes(2, "big")
 
 
@@ -222,7 +220,7 @@ class Login:
             step = self._step(token, peer)
         except AuthenticationFailed as error:
             return self._fail([], str(error), peer)
-        return [_SIZE.pack(len(step.token)), step.token]
+        return frame_whole(step.token)
 
     def _step(self, token: bytes, peer: Peer) -> Step:
         if self._mechanism is None:

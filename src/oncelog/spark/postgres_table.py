@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from oncelog.connect.identifiers import quoted, quoted_table
 from oncelog.core import failpoints
 from oncelog.spark.micro_batch import MicroBatch, running_batch
 from oncelog.spark.resume import CannotResume, NewCheckpoint
@@ -104,17 +105,8 @@ def _driver_of_postgres() -> Any:
     return psycopg
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _quoted_table(name: str) -> str:
-    """`table` or `schema.table`."""
-    return ".".join(map(_quoted, name.split(".")))
-
-
 def stage_name(instance: str) -> str:
-    return _quoted(f"oncelog_stage_{instance}")
+    return quoted(f"oncelog_stage_{instance}")
 
 
 @dataclass(frozen=True)
@@ -142,7 +134,7 @@ class Target:
 
     @property
     def names(self) -> str:
-        return ", ".join(map(_quoted, self.columns))
+        return ", ".join(map(quoted, self.columns))
 
     def connect(self, **options: Any) -> Any:
         return _driver_of_postgres().connect(self.url, application_name=self.application, **options)
@@ -161,15 +153,15 @@ class Target:
     def move_statement(self) -> str:
         """From the stage into the table."""
         chosen = self._chosen
-        into = f"insert into {_quoted_table(self.table)} ({self.names})"
+        into = f"insert into {quoted_table(self.table)} ({self.names})"
         if not self.key:
             return f"{into} select {self.names} {chosen}"
-        keys = ", ".join(map(_quoted, self.key))
-        changed = ", ".join(f"{_quoted(n)} = excluded.{_quoted(n)}" for n in self.columns if n not in self.key)
+        keys = ", ".join(map(quoted, self.key))
+        changed = ", ".join(f"{quoted(n)} = excluded.{quoted(n)}" for n in self.columns if n not in self.key)
         action = f"do update set {changed}" if changed else "do nothing"
         if self.order_by is None:
             return f"{into} select {self.names} {chosen} on conflict ({keys}) {action}"
-        order = f"order by {keys}, {_quoted(self.order_by)} desc nulls last"
+        order = f"order by {keys}, {quoted(self.order_by)} desc nulls last"
         latest = f"select distinct on ({keys}) {self.names} {chosen} {order}"
         return f"{into} {latest} on conflict ({keys}) {action}"
 
@@ -252,7 +244,7 @@ class PostgresTableSink:
         connection.execute(
             f"create unlogged table if not exists {self.target.stage} as select {self.target.names}, "
             f"''::text as {MARKS[0]}, 0 as {MARKS[1]}, 0::bigint as {MARKS[2]} "
-            f"from {_quoted_table(self.target.table)} with no data"
+            f"from {quoted_table(self.target.table)} with no data"
         )
 
     def _new_checkpoint(self, query: str, written: int, batch: MicroBatch) -> int:

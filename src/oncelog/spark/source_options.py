@@ -16,6 +16,7 @@ from oncelog.client import ClientConfig, ConfigurationError
 from oncelog.client.settings import CONSUMER_TABLE, RANGE_FETCH_BYTES, TUNES_JAVA, parse_settings
 from oncelog.core.config import ConfigKey, ConfigType, Settings, refused, setting, without_effect
 from oncelog.core.ids import TopicPartition
+from oncelog.core.time_text import duration_ms
 from oncelog.spark.offsets import EARLIEST, LATEST, Offsets, parse_user_offsets
 
 PREFIX = "kafka."
@@ -24,24 +25,22 @@ BATCH_ONLY = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "snapshot")
 
 _STRING, _LONG, _INT, _BOOLEAN = ConfigType.STRING, ConfigType.LONG, ConfigType.INT, ConfigType.BOOLEAN
-_UNITS_MS: dict[str, int] = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class OptionError(ConfigurationError):
     """An option that is unknown, malformed or contradicts another; the text names it and what is valid."""
 
 
-def _duration(text: str) -> re.Match[str] | None:
-    return re.fullmatch(r"\s*(\d+)\s*(ms|s|m|min|h|d)\s*", text.lower())
-
-
 def _duration_problem(text: str) -> str | None:
-    return None if _duration(text) else "must be a duration like 30s, 15m or 1h"
-
-
-def _duration_ms(text: str) -> int:
-    match = _duration(text)
-    return int(match[1]) * _UNITS_MS[match[2]] if match else 0
+    """Spark's own source for Kafka takes a plain number for milliseconds, our commands for seconds: it needs a unit."""
+    problem = "must be a duration like 30s, 15m or 1h"
+    if not text.strip()[-1:].isalpha():
+        return problem
+    try:
+        duration_ms(text)
+    except ValueError:
+        return problem
+    return None
 
 
 def _pattern_problem(text: str) -> str | None:
@@ -138,7 +137,7 @@ class SourceOptions:
     group_id: str | None = setting(SOURCE_TABLE["kafka.group.id"])
     max_offsets_per_trigger: int | None = setting(SOURCE_TABLE["maxOffsetsPerTrigger"])
     min_offsets_per_trigger: int | None = setting(SOURCE_TABLE["minOffsetsPerTrigger"])
-    max_trigger_delay_ms: int = setting(SOURCE_TABLE["maxTriggerDelay"], _duration_ms)
+    max_trigger_delay_ms: int = setting(SOURCE_TABLE["maxTriggerDelay"], duration_ms)
     min_partitions: int | None = setting(SOURCE_TABLE["minPartitions"])
     max_records_per_partition: int | None = setting(SOURCE_TABLE["maxRecordsPerPartition"])
     snapshot: bool = setting(SOURCE_TABLE["snapshot"])

@@ -382,7 +382,7 @@ class ProducerStateManager:
     @property
     def first_unstable_offset(self) -> int | None:
         """First offset of the oldest transaction that has no marker, or one the high watermark has not passed."""
-        undecided = next(iter(self._ongoing), None)
+        undecided = self.first_undecided_offset
         if not self._unreplicated:
             return undecided
         unreplicated = self._unreplicated[0].first_offset

@@ -11,6 +11,7 @@ from oncelog.controller.errors import InvalidMetadata
 from oncelog.controller.image import EMPTY_IMAGE, ConfigResource, ScramCredentialKey
 from oncelog.controller.replay import Replay
 from oncelog.core.ids import NULL_UUID, NodeId
+from oncelog.core.steps import at_once
 from oncelog.protocol.messages.cluster_metadata import (
     RECORD_TYPES,
     AbortTransactionRecord,
@@ -274,16 +275,16 @@ def test_only_what_was_touched_is_compared_with_the_image_before(monkeypatch: py
     before = replayed.image()
     monkeypatch.setattr(delta, "_all_of", lambda *_: pytest.fail("everything is compared"))
     replayed.apply(change(1, leader=2))
-    image, found = replayed.image_after(before)
+    image, found = at_once(replayed.image_after(before))
     assert [(key.partition, each.after) for key, each in found.partitions.items()] == [
         (1, image.topics[TOPIC].partitions[1])
     ]
     replayed.apply(RemoveTopicRecord(topic_id=TOPIC))
-    gone, found = replayed.image_after(image)
+    gone, found = at_once(replayed.image_after(image))
     assert (list(found.topics), len(found.partitions), dict(gone.topics)) == ([TOPIC], 2, {})
 
 
 def test_an_image_that_is_not_the_last_one_is_compared_as_a_whole() -> None:
     replayed = Replay(image_of(topic(), partition()))
-    _, found = replayed.image_after(EMPTY_IMAGE)
+    _, found = at_once(replayed.image_after(EMPTY_IMAGE))
     assert list(found.topics) == [TOPIC]

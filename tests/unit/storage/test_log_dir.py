@@ -124,7 +124,7 @@ def test_marker_is_gone_while_the_folder_is_in_use(tmp_path: Path) -> None:
 
 def test_second_broker_is_turned_away_and_told_who_is_there(tmp_path: Path) -> None:
     log_dir = start(tmp_path)
-    with pytest.raises(LogDirError, match=rf"process {os.getpid()}\b.*log\.dirs"):
+    with pytest.raises(LogDirError, match=rf"process {os.getpid()}\b.*stop it, or use another folder"):
         start(tmp_path)
     log_dir.abandon()
     start(tmp_path).abandon()

@@ -238,7 +238,7 @@ class GroupShard:
     def describe_group(self, group_id: str) -> DescribedGroup:
         """An unknown group is Dead with GROUP_ID_NOT_FOUND."""
         group = self._groups.get(group_id)
-        if group is None:
+        if group is None or not self._is_in_log(group_id):
             return DescribedGroup(
                 group_id=group_id,
                 error_code=ErrorCode.GROUP_ID_NOT_FOUND,
@@ -290,5 +290,9 @@ class GroupShard:
                 group_type=GROUP_TYPE_CLASSIC,
             )
             for group in self._groups.values()
-            if not wanted_states or group.state.value.lower() in wanted_states
+            if (not wanted_states or group.state.value.lower() in wanted_states) and self._is_in_log(group.group_id)
         ]
+
+    def _is_in_log(self, group_id: str) -> bool:
+        """Another coordinator would not know a new group whose first record is not committed: it is not shown yet."""
+        return group_id in self._logged or self._offsets.has_pending(group_id)

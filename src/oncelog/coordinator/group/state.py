@@ -29,6 +29,14 @@ has no assignment yet) lives in memory only. After a crash the group is as the l
 ILLEGAL_GENERATION or UNKNOWN_MEMBER_ID that they must join again; no commit is accepted in between, because commits
 need a member and a generation that the log knows.
 
+Offsets, assignments and deletions count when their record is committed, and not before. Three changes are made in
+memory when they are decided, as in Kafka's coordinator: a new group, which is not shown until the log has it; a
+generation that is Empty; and the new id of a static member, whose old instance may learn at once that it is fenced.
+Nobody takes part in the group because of them alone: what could follow from them, such as an assignment or an offset,
+is behind them in the same log. An append that is refused at once takes the first and the last back (`compensations` of
+an `Outcome`). One that fails later means that another broker leads or that the log has failed, and then the whole shard
+is loaded anew.
+
 Two timers drive a group besides its members: the join timer (PreparingRebalance lasts at most the longest rebalance
 time-out of its members; the first rebalance of an empty group waits `group.initial.rebalance.delay.ms` for company)
 and the sync timer (members that never fetch their assignment are removed). Each member has a session timer.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from oncelog.core.errors import ErrorCode
 from oncelog.core.promise import Promise, gather
 from oncelog.protocol.messages.offset_delete import (
@@ -16,10 +14,9 @@ from oncelog.protocol.messages.offset_delete import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import HangUp, RequestContext
+from oncelog.server.offset_parts import parts_of_response
 from oncelog.server.offset_refusals import refusal_of
 from oncelog.server.turns import Steps, in_steps, one_by_one
-
-_OFFSETS_PER_PART = 100
 
 
 def handle(
@@ -48,8 +45,6 @@ def handle(
 
 
 def _delete(broker: Broker, group_id: str, response: OffsetDeleteResponse) -> Steps[Promise[OffsetDeleteResponse]]:
-    """In parts: each offset has a result of its own, so the protocol allows it."""
-
     def delete(part: OffsetDeleteResponse) -> Promise[OffsetDeleteResponse]:
         return broker.groups.run(
             group_id,
@@ -57,7 +52,7 @@ def _delete(broker: Broker, group_id: str, response: OffsetDeleteResponse) -> St
             lambda error: OffsetDeleteResponse(error_code=error),
         )
 
-    deleted = yield from one_by_one(delete, _parts_of(response))
+    deleted = yield from one_by_one(delete, parts_of_response(response))
 
     def joined(parts: list[OffsetDeleteResponse]) -> OffsetDeleteResponse:
         """An error of the whole group, as one that came in between, is that of the answer."""
@@ -65,17 +60,6 @@ def _delete(broker: Broker, group_id: str, response: OffsetDeleteResponse) -> St
         return OffsetDeleteResponse(error_code=error) if error else response
 
     return gather(deleted).map(joined)
-
-
-def _parts_of(response: OffsetDeleteResponse) -> Iterator[OffsetDeleteResponse]:
-    """What is noted in the parts is noted in the response. There is one at least: the group may be refused."""
-    if sum([len(topic.partitions) for topic in response.topics]) <= _OFFSETS_PER_PART:
-        yield response
-        return
-    for topic in response.topics:
-        for first in range(0, len(topic.partitions), _OFFSETS_PER_PART):
-            partitions = topic.partitions[first : first + _OFFSETS_PER_PART]
-            yield OffsetDeleteResponse(topics=[OffsetDeleteResponseTopic(name=topic.name, partitions=partitions)])
 
 
 def _answer(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from oncelog.coordinator.group.joining import JoiningClient
 from oncelog.coordinator.outcome import Outcome
 from oncelog.core.errors import ErrorCode as E
-from tests.unit.coordinator.group.harness import GROUP, Pending, Shell, commit_request, entry, sync_request
+from oncelog.protocol.messages.join_group import JoinGroupRequest
+from tests.unit.coordinator.group.harness import GROUP, RANGE, Pending, Shell, commit_request, entry, sync_request
 from tests.unit.coordinator.group.shard_state import durable_state, expire_offsets
 
 DAY_MS = 86_400_000
@@ -116,3 +118,18 @@ def test_a_group_that_is_joined_while_its_tombstone_is_stored_lives_on() -> None
     assert shell.sync(join.answer.member_id, 1, {join.answer.member_id: b"x"}).answer.assignment == b"x"
     shell.restart()
     assert shell.state == "Stable"
+
+
+def test_a_new_group_is_shown_when_the_log_has_it() -> None:
+    """Another coordinator may take over before that, and would not know it."""
+    shell = Shell()
+    answer: Pending[Any] = Pending()
+    request = JoinGroupRequest(group_id=GROUP, session_timeout_ms=10_000, protocol_type="consumer", protocols=RANGE)
+    outcome = shell.shard.joining.join(request, answer.append, shell.now_ms, JoiningClient())
+    assert shell.shard.list_groups() == []
+    assert shell.shard.describe_group(GROUP).error_code is E.GROUP_ID_NOT_FOUND
+    assert shell.join(requires_known_member_id=True).answer.error_code is E.MEMBER_ID_REQUIRED
+    shell.run(outcome)
+    assert answer.answer.error_code is E.MEMBER_ID_REQUIRED
+    assert [group.group_id for group in shell.shard.list_groups()] == [GROUP]
+    assert shell.state == "Empty"
