@@ -203,7 +203,10 @@ def test_a_first_batch_of_one_trigger_reads_what_is_there(pipeline: Pipeline) ->
     assert pipeline.kafka.values(pipeline.target) == HUNDRED
 
 
-def test_a_pattern_that_nothing_matches_yet_waits_for_topics(pipeline: Pipeline, name: Callable[[str], str]) -> None:
+@pytest.mark.parametrize("point", ["before_commit", "after_commit"])
+def test_a_pattern_that_nothing_matches_yet_waits_for_topics(
+    pipeline: Pipeline, name: Callable[[str], str], point: str
+) -> None:
     """The sink has no topic of its own, under which it could note the batch without input."""
     pattern = name("later")
     pipeline.settings["topic"] = None
@@ -215,7 +218,11 @@ def test_a_pattern_that_nothing_matches_yet_waits_for_topics(pipeline: Pipeline,
 
     run()
     pipeline.kafka.send(pipeline.kafka.create(pattern), HUNDRED)
-    die("before_commit", run)
+    die(point, run)
+    group, pipeline.settings["group_id"] = pipeline.id, name("another-group")
+    with pytest.raises(Exception, match="group_id was changed"):
+        run()
+    pipeline.settings["group_id"] = group
     run()
     assert pipeline.kafka.values(pipeline.target) == HUNDRED
 

@@ -349,6 +349,19 @@ def test_a_first_batch_that_may_have_been_committed_is_refused_when_its_note_is_
         verdict(first, {}, marks=(mark_of("before", {}, [P0]),))
 
 
+def test_so_is_a_later_batch_if_those_before_it_had_nothing_to_read() -> None:
+    """No topic matched the pattern yet, and the rows name their topics, so that nothing was noted for them."""
+    first = batch(2, {P0: 20}, {P0: 10}, appeared=frozenset({P0}), is_first_to_read=True, planned_before=True)
+    before, over = committed("old", 8, {P0: 10}), committed("other", 9, {P0: 10})
+    for group in ({}, before):
+        marks = (mark_of("g", group, [P0]),)
+        assert verdict(first, group, batch_id_partition=None, marks=marks) is Verdict.WRITE
+        with pytest.raises(CannotResume, match="not as it was then: query other"):
+            verdict(first, over, batch_id_partition=None, marks=marks)
+    with pytest.raises(CannotResume, match="group_id was changed"):
+        verdict(first, {}, batch_id_partition=None, marks=(mark_of("another", {}, [P0]),))
+
+
 def test_the_transactional_id_that_a_query_had_before() -> None:
     one = batch(4, {P0: 20, P1: 20})
     renamed = {**committed("q", 3, {P0: 10}, writer="new"), **committed("q", 2, {P1: 10}, writer="old")}

@@ -19,13 +19,15 @@ from typing import Any
 import pytest
 
 import oncelog.spark
-from oncelog.client.errors import TimedOut
+from oncelog.client.errors import ErrorCode, KafkaError, ProducerFenced, TimedOut
 from oncelog.client.transaction import TransactionClient
 from oncelog.core import failpoints
 from oncelog.core.ids import ProducerIdAndEpoch
 from oncelog.spark import small_batch, write_job
+from oncelog.spark.sink_options import sink_options
 from oncelog.spark.spark_session import UnsafeSetting
-from oncelog.spark.transactor import Transactor
+from oncelog.spark.transactor import DriverFenced, Transactor
+from oncelog.spark.write_job import Written
 from oncelog.testing import BrokerProcess, broker
 from tests.spark.broken_task import breaking_once
 from tests.spark.brokers import on_every_broker, with_values
@@ -285,6 +287,33 @@ def test_a_driver_that_was_replaced_stops_and_says_so(loaded: Pipeline, point: s
     assert len(loaded.kafka.values(loaded.target)) == 40
     loaded.run()
     check(loaded)
+
+
+class Replaced:
+    """The identity of a driver whose transactional id somebody else has taken over."""
+
+    def fresh(self) -> None:
+        return
+
+    def abandon(self) -> None:
+        raise ProducerFenced(ErrorCode.PRODUCER_FENCED, "a newer producer")
+
+
+@pytest.mark.parametrize("error", [ProducerFenced(ErrorCode.PRODUCER_FENCED, "refused"), TimedOut("no answer")])
+@pytest.mark.parametrize("in_doubt", [False, True])
+def test_a_driver_that_was_replaced_knows_what_is_visible_only_if_its_commit_was_answered(
+    error: KafkaError, in_doubt: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transactor = Transactor(sink_options(bootstrap_servers="127.0.0.1:1", transactional_id="a", topic="t"))
+    monkeypatch.setattr(transactor, "_own_identity", Replaced)
+    monkeypatch.setattr(error, "in_doubt", in_doubt)
+
+    def commit(identity: Any) -> Written | None:
+        raise error
+
+    what = "Whether this batch is visible is not known" if in_doubt else "Nothing of this batch is visible"
+    with pytest.raises(DriverFenced, match=what):
+        transactor.run("batch 3", commit)
 
 
 def test_of_two_queries_with_one_transactional_id_the_older_stops(loaded: Pipeline, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from oncelog.client.attempts import Attempts, doubted
 from oncelog.client.cluster import Cluster
 from oncelog.client.connection import Connection
 from oncelog.client.deadline import Deadline
-from oncelog.client.errors import KafkaError, TimedOut, error_of
+from oncelog.client.errors import KafkaError, TimedOut, error_of, is_retriable
 from oncelog.core.display import are
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import TopicPartition
@@ -124,8 +124,8 @@ class AdminBase:
             for partition in members:
                 try:
                     self._take(partition, answers, found, what, left_out)
-                except KafkaError:
-                    if attempts is not None:
+                except KafkaError as error:
+                    if attempts is not None and is_retriable(error):
                         # A leader that waits for its followers has done its own part.
                         attempts.doubt()
                     raise

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from oncelog.client.errors import AbortableError, KafkaError
+from oncelog.client.errors import AbortableError, ConnectionLost, KafkaError
 
 IN_DOUBT: Final = "an attempt got no clear answer, so this call may have done it"
 
@@ -29,9 +29,16 @@ class Attempts:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Around a request and its answer. One that ends in any other way than with an answer is in doubt."""
+        """Around a request and its answer. A request that was sent and not answered is in doubt."""
         self._unanswered += 1
-        yield
+        try:
+            yield
+        except ConnectionLost:
+            raise
+        except KafkaError:
+            # The broker does not know such a request, or it has no place for a value.
+            self._unanswered -= 1
+            raise
         self._unanswered -= 1
 
     def doubt(self) -> None:

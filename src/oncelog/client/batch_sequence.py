@@ -93,6 +93,12 @@ class Pending:
         is_behind_gap = self.failure is not None and self.failure.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         return self.attempts > 0 and not is_behind_gap
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the last attempt alone may have written it: too few replicas are told before anything is appended."""
+        has_too_few = self.failure is not None and self.failure.code == ErrorCode.NOT_ENOUGH_REPLICAS
+        return self.may_be_written and not has_too_few
+
 
 class BatchSequence:
     def __init__(
@@ -200,7 +206,7 @@ class BatchSequence:
             if not pending.data:
                 stamp = pending.batch.stamp
                 pending.data = stamp(self.identity, pending.sequence, transactional=self._transactional)
-            pending.in_doubt |= pending.may_be_written
+            pending.in_doubt |= pending.is_open
             pending.attempts += 1
             pending.in_flight = True
             pending.failure = None
@@ -295,7 +301,7 @@ class BatchSequence:
         if failure is None or is_retriable(failure) or (self._mode is Mode.IDEMPOTENT and failure.code in _FORGOTTEN):
             last = f"last failure: {failure}" if failure else "it was never sent"
             reason: KafkaError = TimedOut(f"a batch for {self.partition} was not delivered in time: {last}")
-            in_doubt = pending.in_doubt or pending.may_be_written
+            in_doubt = pending.in_doubt or pending.is_open
         else:
             reason, in_doubt = failure, pending.in_doubt
         # What is part of a transaction is decided with that.

@@ -44,6 +44,8 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             coroutine.close()
             raise RuntimeError("a blocking call of oncelog.client was made on its own event loop: await the async one")
+        if self._ended and self._may_run_here():
+            return self.loop.run_until_complete(coroutine)
         if self._ended or sys.is_finalizing():
             # The thread runs no more, and nobody would ever answer.
             coroutine.close()
@@ -54,6 +56,12 @@ class LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+    def _may_run_here(self) -> bool:
+        """Whether the interpreter is still at what `atexit` knows of. Handlers that are older than this module come
+        after its own: that of `logging`, whose handlers may write to a topic."""
+        is_main = threading.current_thread() is threading.main_thread()
+        return is_main and not sys.is_finalizing() and not self._thread.is_alive()
 
     def end(self) -> None:
         """Wait until nothing runs on the loop any more. A loop in the middle of a long call is left to itself."""

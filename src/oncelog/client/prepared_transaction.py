@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from enum import Enum
 from typing import Final, NamedTuple
 
 from oncelog.client.admin_transactions import TransactionAdmin, TransactionDescription
+from oncelog.client.attempts import doubted
 from oncelog.client.cluster import Cluster
 from oncelog.client.errors import (
     AbortableError,
@@ -15,6 +15,7 @@ from oncelog.client.errors import (
     FatalError,
     IllegalState,
     KafkaError,
+    TransactionError,
 )
 from oncelog.client.shared_transaction import SharedTransaction
 from oncelog.client.transaction import AsyncTransactionClient
@@ -98,9 +99,12 @@ async def resume(
         await _raise_unless_ended(cluster, prepared, error, never_times_out=never_times_out)
         return Completion.ENDED_BEFORE
     if skip_epoch and not client.uses_tv2:
-        # Committed, whoever owns the id by now.
-        with contextlib.suppress(FatalError):
+        try:
             await client.fresh_epoch()
+        except TransactionError:
+            pass  # committed, whoever owns the id by now
+        except KafkaError as error:
+            raise doubted(error)  # noqa: B904  # the error itself
     return Completion.COMMITTED
 
 

@@ -72,6 +72,11 @@ class _RecordAppender:
                 f"a record for {topic} takes up to {size} bytes, max.request.size is {self.config.record_bytes_max}",
             )
         stamp = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+        if not -(2**63) <= stamp < 2**63:
+            # Nobody could be told when the batch is encoded, and no flush would end.
+            raise KafkaError(
+                ErrorCode.INVALID_TIMESTAMP, f"a record for {topic} has the timestamp {stamp}: it must fit 64 bits"
+            )
         return raw_key, raw_value, raw_headers, stamp
 
     def known_partition_count(self, topic: str) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator
 
+from oncelog.client.attempts import doubted
 from oncelog.client.classification import produce_error
 from oncelog.client.cluster import Cluster
 from oncelog.client.errors import AbortableError, FatalError, IllegalState, KafkaError, TransactionError
@@ -129,10 +130,13 @@ class ProducerTransactions:
                     if self._held is not None:
                         # So that it can be told, if it timed out and its epoch was bumped, from the next transaction.
                         await self.client.fresh_epoch()
-        except FatalError:
+        except KafkaError as error:
             if self._used or not commit:
                 raise
-            # It is committed; what has ended this producer is told by the next call.
+            # It is committed. What the coordinator has against the next epoch is told by the next call; without an
+            # answer this one is made again, and asks for the epoch alone.
+            if not isinstance(error, TransactionError):
+                raise doubted(error)  # noqa: B904  # the error itself
         else:
             self.state.on(Event.ENDED)
         self._held = None

@@ -1,10 +1,11 @@
 """What a group was when a query was about to commit for the first time: marks beside Spark's files in the checkpoint.
 
-The notes in a group tell which batches of a query are done, and every batch but the first is preceded by one. A query
-that has none may have lost it: what another query of the group commits between the last look of this one and its commit
-lies over the notes of both. So the first batch leaves a mark before it is committed, made of what the group then has
-where the batch goes to. If it is run again, and there is no note of it, then the group is either as the mark says, and
-the batch was not committed, since every commit has a note of its own; or it is not, and nothing tells.
+The notes in a group tell which batches of a query are done, and every batch but the first is preceded by one (batches
+that had no partition to read count for nothing). A query that has none may have lost it: what another query of the
+group commits between the last look of this one and its commit lies over the notes of both. So the first batch leaves a
+mark before it is committed, made of what the group then has where the batch goes to. If it is run again, and there is
+no note of it, then the group is either as the mark says, and the batch was not committed, since every commit has a note
+of its own; or it is not, and nothing tells.
 
 A mark is an empty file with the mark as its name: it is there or not, whatever dies meanwhile.
 """

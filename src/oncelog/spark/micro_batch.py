@@ -54,6 +54,11 @@ class MicroBatch:
         return bool(self.end)
 
     @property
+    def is_first_to_commit(self) -> bool:
+        """Whether no batch before it needs to have left a note in the group."""
+        return self.batch_id == 0 or self.is_first_to_read
+
+    @property
     def offsets_tell_all(self) -> bool:
         """Whether equal offsets mean equal input."""
         return self.has_kafka_source and self.only_kafka and not self.uneven_start and not self.uneven_end

@@ -148,7 +148,7 @@ def judge(
     if own is None:
         if on_new_checkpoint is NewCheckpoint.REFUSE:
             _check_new_checkpoint(batch, committed, batch_id_partition, group)
-            if batch.batch_id == 0:
+            if batch.is_first_to_commit:
                 _check_never_committed(
                     batch, committed, committed_places(batch, batch_id_partition), group, marks_left()
                 )

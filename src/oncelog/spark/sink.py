@@ -254,7 +254,7 @@ class ExactlyOnceSink:
             changed_offsets(offsets, committed) if group.all_committed_s > time.monotonic() - ALL_OFFSETS_S else offsets
         )
         self._check_unmoved(identity, committed, committing)
-        if batch.batch_id == 0:
+        if batch.is_first_to_commit:
             leave_mark(self.spark, batch.checkpoint, mark_of(options.group_id, committed, offsets))
         failpoints.hit("spark.sink.after_last_look")
         identity.client.commit_offsets(options.group_id, committing)

@@ -66,6 +66,7 @@ class Transactor:
 
     def _recover(self, identity: Identity, what: str, error: Exception) -> None:
         """Leave no transaction open. Raises DriverFenced when it is not ours any more."""
+        in_doubt = isinstance(error, KafkaError) and error.in_doubt
         if not isinstance(error, ProducerFenced):
             try:
                 identity.abandon()
@@ -74,15 +75,18 @@ class Transactor:
             except KafkaError as lost:
                 logger.warning("%s: its transaction could not be aborted yet: %s", what, lost)
         if isinstance(error, ProducerFenced):
-            raise self._fenced(what, error) from error
+            raise self._fenced(what, error, in_doubt=in_doubt) from error
 
-    def _fenced(self, what: str, error: ProducerFenced) -> DriverFenced:
+    def _fenced(self, what: str, error: ProducerFenced, *, in_doubt: bool) -> DriverFenced:
+        visible = "Nothing of this batch is visible"
+        if in_doubt:
+            visible = "Whether this batch is visible is not known here: the next driver finds out"
         return DriverFenced(
             f"{what}: another driver has taken over transactional id {self.options.transactional_id}, or the "
-            f"transaction was open for longer than {self.options.transaction_timeout_ms} ms. Nothing of this batch is "
-            "visible. If a second query uses the same transactional id, give it its own; if the batch is too slow, "
-            "raise transaction_timeout_ms or make batches smaller (maxOffsetsPerTrigger); else this driver was "
-            f"replaced and can go. ({error})"
+            f"transaction was open for longer than {self.options.transaction_timeout_ms} ms. {visible}. "
+            "If a second query uses the same transactional id, give it its own; if the batch is too slow, raise "
+            "transaction_timeout_ms or make batches smaller (maxOffsetsPerTrigger); else this driver was replaced and "
+            f"can go. ({error})"
         )
 
 

@@ -105,6 +105,37 @@ def test_a_deadline_gives_up_a_batch_that_was_never_sent() -> None:
     assert bench.sequence.broken is not None
 
 
+@pytest.mark.parametrize(
+    ("answers", "in_doubt"),
+    [
+        ([], False),
+        ([ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS], False),
+        ([ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.INVALID_RECORD], False),
+        ([ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND], True),
+        ([ErrorCode.NETWORK_EXCEPTION, ErrorCode.NOT_ENOUGH_REPLICAS], True),
+        ([ErrorCode.NETWORK_EXCEPTION, ErrorCode.INVALID_RECORD], True),
+    ],
+)
+def test_a_batch_may_have_been_written_by_any_attempt_that_did_not_tell(
+    answers: list[ErrorCode], in_doubt: bool
+) -> None:
+    """NOT_ENOUGH_REPLICAS is said before anything is appended."""
+    bench = Bench(Mode.IDEMPOTENT)
+    bench.append(0)
+    for code in answers:
+        bench.now_s = max(bench.now_s, bench.sequence.resume_at_s)
+        assert bench.need() is Need.LEADER
+        bench.refuse(*bench.sequence.take(), code)
+        bench.need()
+    if not bench.outcomes:
+        bench.now_s += 10
+        bench.sequence.unreachable(ConnectionLost("gone"))
+        bench.need()
+    outcome = bench.outcomes[0]
+    assert isinstance(outcome, KafkaError)
+    assert outcome.in_doubt is in_doubt
+
+
 def test_a_leader_that_is_not_found_leaves_a_batch_on_its_way_to_its_answer() -> None:
     bench = Bench(in_flight_max=1)
     bench.append(0, 1)

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from oncelog.client import Admin, OffsetSpec, TopicPartition
+
 _LEFT_OPEN = """
 from oncelog.client import Producer
 
@@ -30,6 +32,38 @@ at_work.call_soon_threadsafe(at_work.call_later, 0.5, print, "late")
 time.sleep(0.2)
 sys.exit(1)
 """
+
+_LOGGING = """
+import logging, sys
+from oncelog.client import Producer
+
+class ToTopic(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.producer = Producer({"bootstrap.servers": sys.argv[1], "linger.ms": 60_000})
+
+    def emit(self, record):
+        self.producer.send(sys.argv[2], record.getMessage())
+
+    def close(self):
+        self.producer.close()
+        super().close()
+
+logging.getLogger().addHandler(ToTopic())
+logging.warning("the last words")
+"""
+
+
+def test_what_is_closed_by_an_older_handler_of_the_end_is_delivered(
+    servers: str, topic: str, module_admin: Admin
+) -> None:
+    """Python shuts logging down behind the client: it was imported before."""
+    command = [sys.executable, "-c", _LOGGING, servers, topic]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    places = [TopicPartition(topic, number) for number in range(2)]
+    ends = module_admin.list_offsets(dict.fromkeys(places, OffsetSpec.LATEST))
+    assert sum(found.offset for found in ends.values()) == 1
 
 
 def test_a_client_that_is_closed_by_the_end_of_the_interpreter_does_not_wait_for_ever() -> None:

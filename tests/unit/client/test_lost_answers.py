@@ -872,6 +872,23 @@ def test_what_was_done_is_told_beside_what_was_refused(world: World) -> None:
         world.admin().delete_group_offsets(world.name, [TopicPartition("none", 0)])
 
 
+def test_what_was_refused_or_not_sent_at_all_is_not_said_to_be_done(world: World) -> None:
+    admin = world.admin()
+    refused: dict[str, Callable[[], object]] = {
+        "OFFSET_OUT_OF_RANGE": lambda: admin.delete_records({world.place: 1000}),
+        "a number is out of range": lambda: admin.alter_group_offsets(world.name, {world.place: 2**70}),
+        "a text is not UTF-8": lambda: admin.delete_topics(["\ud800"]),
+        "does not serve": lambda: admin.unregister_broker(1),
+    }
+    connection = admin._run(admin.cluster.any_broker())
+    del connection.wire.versions[ApiKey.UNREGISTER_BROKER]
+    for why, call in refused.items():
+        with pytest.raises(KafkaError, match=why) as caught:
+            call()
+        assert not caught.value.in_doubt, why
+        assert IN_DOUBT not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_call_whose_answers_are_all_lost_does_not_say_that_nothing_was_done(
     name: str, make_world: Callable[[], World]

@@ -135,6 +135,15 @@ def test_serializers_are_applied_and_other_types_refused(servers: str, reading: 
     assert reading.values(topic, [0]) == [b"42"]
 
 
+@pytest.mark.parametrize("timestamp_ms", [2**63, -(2**63) - 1])
+def test_a_timestamp_that_no_record_can_have_is_refused(make: Any, topic: str, timestamp_ms: int) -> None:
+    client = make()
+    with pytest.raises(KafkaError, match=rf"{topic} has the timestamp {timestamp_ms}") as caught:
+        client.send(topic, "x", partition=0, timestamp_ms=timestamp_ms)
+    assert caught.value.code == ErrorCode.INVALID_TIMESTAMP
+    assert client.send(topic, "x", partition=0).result(10).offset == 0
+
+
 def test_records_that_are_too_large_and_partitions_that_are_not_there_are_refused(make: Any, topic: str) -> None:
     client = make(max_request_size=1000)
     with pytest.raises(KafkaError, match=r"max\.request\.size") as caught:

@@ -143,6 +143,47 @@ def test_what_is_committed_is_not_called_fenced_because_the_next_epoch_is_refuse
         transactions.begin()
 
 
+def prepared(coordinator: Coordinator) -> ProducerTransactions:
+    transactions = begun(coordinator)
+    transactions._added.add(PLACE)
+    assert transactions.admits(PLACE)
+    transactions.prepare()
+    return transactions
+
+
+def test_what_is_committed_is_not_to_be_done_again_because_the_next_epoch_may_not_be_had() -> None:
+    coordinator = Coordinator()
+    transactions = prepared(coordinator)
+    transactions.state.on(Event.COMMIT)
+    coordinator.init_code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    run(transactions.end(commit=True))
+    with pytest.raises(AbortableError):
+        transactions.begin()
+    coordinator.init_code = ErrorCode.NONE
+    aborted(transactions)
+    assert (transactions.state.current, coordinator.network.count("EndTxnRequest")) == (State.READY, 1)
+    assert run(resume(coordinator.cluster, PREPARED, skip_epoch=True)) is Completion.COMMITTED
+    coordinator.init_code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert run(resume(coordinator.cluster, PREPARED, skip_epoch=True)) is Completion.COMMITTED
+
+
+def test_a_commit_that_lacks_the_next_epoch_alone_may_have_been_done() -> None:
+    coordinator = Coordinator()
+    transactions = prepared(coordinator)
+    transactions.state.on(Event.COMMIT)
+    coordinator.init_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    with pytest.raises(TimedOut) as caught:
+        run(transactions.end(commit=True))
+    assert caught.value.in_doubt
+    with pytest.raises(TimedOut) as caught:
+        run(resume(coordinator.cluster, PREPARED, skip_epoch=True))
+    assert caught.value.in_doubt
+    coordinator.init_code = ErrorCode.NONE
+    transactions.state.on(Event.COMMIT)
+    run(transactions.end(commit=True))
+    assert (transactions.state.current, coordinator.network.count("EndTxnRequest")) == (State.READY, 2)
+
+
 def state(name: str, epoch: int, producer_id: int = 7) -> TransactionState:
     return TransactionState(
         transactional_id="billing", transaction_state=name, producer_id=producer_id, producer_epoch=epoch
