@@ -71,7 +71,7 @@ class PartitionTable:
         """A partition that this broker keeps. Raises the error for the client if it does not."""
         partition = self._open.get((topic, index)) or self._load(topic, index)
         if partition is None and self._metadata.has_partition(topic, index):
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{index} is kept by other brokers")
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{topic}-{index} is not kept here, or not yet")
         if partition is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{index}")
         return partition
@@ -90,9 +90,9 @@ class PartitionTable:
         key = TopicPartition(name, index)
         log = self._log_dir.logs.get(key)
         if log is None:
-            if self._is_removing() and self._log_dir.names_deleted(key):
+            if self._is_removing() and self._log_dir.has_remains_of(key):
                 # Else the checkpoints of all logs would be written here and now, with everybody waiting.
-                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} is made once the deleted one is gone")
+                return None
             log = self._log_dir.create_log(key, topic.topic_id, self._log_config(topic), now_ms=self._now_ms())
         try:
             log.producer_state.verification_enabled = self._verifies()

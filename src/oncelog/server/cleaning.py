@@ -159,7 +159,7 @@ class LogCleaner:
         return None if dirtiest is None else self._find_due(dirtiest[0], now_ms)
 
     def _find_due(self, partition: Partition, now_ms: int) -> Cleanable | None:
-        if partition.closed or len(partition.log.segments) == 1:
+        if not self._is_in_use(partition.log) or len(partition.log.segments) == 1:
             return None
         with self._isolated(partition.log):
             found = find_cleanable(
@@ -180,14 +180,13 @@ class LogCleaner:
     def _candidates(self, internal_only: bool) -> Steps[list[Partition]]:
         found: list[Partition] = []
         cold = 0
-        logs = self._broker.log_dir.logs
-        for number, (key, partition_log) in enumerate(list(logs.items()), 1):
+        for number, (key, partition_log) in enumerate(list(self._broker.log_dir.logs.items()), 1):
             if number % _LOGS_PER_STEP == 0:
                 yield
             if internal_only and key.topic not in INTERNAL_TOPICS:
                 continue
             if (
-                logs.get(key) is not partition_log
+                not self._is_in_use(partition_log)
                 or not partition_log.config.is_compacted
                 or key in self.uncleanable
                 or partition_log.has_failed
@@ -211,9 +210,9 @@ class LogCleaner:
         that take turns have less between them at any time than logs that grow and are cleaned together."""
         due: list[tuple[int, Partition]] = []
         for partition in candidates:
-            is_internal = partition.topic_partition.topic in INTERNAL_TOPICS
-            if is_internal and not partition.closed and not self._is_postponed(partition.log):
-                topic = self._broker.metadata.topics[partition.topic_partition.topic]
+            name = partition.topic_partition.topic
+            topic = self._broker.metadata.topics.get(name) if name in INTERNAL_TOPICS else None
+            if topic is not None and self._is_in_use(partition.log) and not self._is_postponed(partition.log):
                 active_bytes = partition.log.segments[-1].size_bytes
                 others_bytes = partition.log.size_bytes - active_bytes
                 if active_bytes > max(others_bytes, INTERNAL_ACTIVE_BYTES // topic.partition_count):
@@ -251,6 +250,8 @@ class LogCleaner:
                 self._end_pass()
 
         def prepared(error: Exception | HangUp | None) -> None:
+            if self._stopped:
+                return
             if isinstance(error, Exception):
                 self._fail(partition_log, error)
             elif partition_log.durable_offset >= partition_log.log_end_offset:
@@ -307,8 +308,11 @@ class LogCleaner:
         Opening it again rebuilds transaction indexes, which a worker may have read when they were not whole.
         """
         partition_log = cleaning.cleanable.log
-        is_there = self._broker.log_dir.logs.get(partition_log.topic_partition) is partition_log
-        return is_there and partition_log.generation == cleaning.generation
+        return self._is_in_use(partition_log) and partition_log.generation == cleaning.generation
+
+    def _is_in_use(self, partition_log: Log) -> bool:
+        """It may have been deleted, and its partition is closed later."""
+        return self._broker.log_dir.logs.get(partition_log.topic_partition) is partition_log
 
     def _give_up(self, cleaning: CleaningPass) -> None:
         log.info("%s has changed while it was cleaned: trying again later", cleaning.cleanable.log.topic_partition)

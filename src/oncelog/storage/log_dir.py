@@ -329,9 +329,10 @@ class LogDir:
 
     # Checkpoints
 
-    def names_deleted(self, partition: TopicPartition) -> bool:
-        """Whether checkpoints on disk may name a log of that name which was deleted."""
-        return partition in self._gone
+    def has_remains_of(self, partition: TopicPartition) -> bool:
+        """Whether checkpoints on disk may name a deleted log of that name, or its folder still has the name: a
+        checkpoint that was written in between does not name it any more."""
+        return partition in self._gone or (self.path / str(partition)).exists()
 
     @property
     def names_deleted_logs(self) -> bool:

@@ -118,6 +118,7 @@ class LogFiles:
     def _drop(self, dropped: Sequence[Segment], config: LogConfig) -> None:
         """Out of the list first, so that nobody finds them; files are renamed and unlinked later."""
         self.reader.forget_positions()
+        self.txn_indexes.begin_anew()
         for segment in dropped:
             self.segments.remove(segment)
             failpoints.hit("log.delete.before_rename")
@@ -157,6 +158,7 @@ class LogFiles:
         segment.is_txn_index_checked = True
         deleted: list[Path] = []
         self.txn_indexes.forget(old.base_offset for old in replaced)
+        self.txn_indexes.begin_anew()
         swap_in(cleaned.files, lambda: deleted.extend(path for old in replaced for path in old.rename_deleted()))
         # Until here the old ones are found, so that a reader after a failed rename meets an error and not a gap.
         first = self.segments.index(replaced[0])

@@ -80,7 +80,6 @@ class TxnIndexKeeper:
             if steps is None:
                 self._begun = {each: steps for each, steps in self._begun.items() if self._has(each)}
                 steps = self._begun[segment] = self._check(segment)
-            first = self._segments[0]
             try:
                 next(steps)
             except StopIteration:
@@ -90,8 +89,12 @@ class TxnIndexKeeper:
                 raise
             yield
             self._require(segment)
-            self._require(first)  # snapshots and batches of earlier segments tell what was open
         self._begun.pop(segment, None)
+
+    def begin_anew(self) -> None:
+        """Before a segment or its files go: checks of later ones read there what was open, and would read other bytes
+        under the same name, or none."""
+        self._begun.clear()
 
     def _check(self, segment: Segment) -> Steps:
         is_noted = segment.note is not None
@@ -116,9 +119,9 @@ class TxnIndexKeeper:
                 yield from self._checked(segment)
                 is_complete = yield from self._collect(segment, fetch_offset, upper_bound, found, producers)
             except CorruptTxnIndexError:
-                for _ in self._rebuild(segment):
-                    yield
-                    self._require(segment)
+                segment.note, segment.is_txn_index_checked = None, False
+                self._begun[segment] = self._rebuild(segment)
+                yield from self._checked(segment)
                 del found[found_before:]
                 is_complete = yield from self._collect(segment, fetch_offset, upper_bound, found, producers)
             if is_complete:
@@ -175,6 +178,7 @@ class TxnIndexKeeper:
             is_right = False
         if not is_right:
             logger.warning("%s: rebuilding the transaction index of %s", self._partition, segment)
+            segment.is_txn_index_checked = False  # an error would leave it without entries
             index.reset()
             index.fill(entries)
         segment.is_txn_index_checked = True
@@ -206,7 +210,6 @@ class TxnIndexKeeper:
         for segment in self._segments:
             if segment.base_offset in gone:
                 segment.note = None
-                self._begun.pop(segment, None)
         self._noted_end = min([self._noted_end, *gone])
         self.notes.write({}, gone)
 

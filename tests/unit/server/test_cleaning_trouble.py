@@ -11,7 +11,8 @@ import pytest
 
 from oncelog.core import failpoints
 from oncelog.core.errors import KafkaError
-from oncelog.core.ids import TopicPartition
+from oncelog.core.ids import GROUP_METADATA_TOPIC, TopicPartition
+from oncelog.core.promise import Promise
 from oncelog.core.steps import at_once
 from oncelog.server import cleaning
 from oncelog.storage import cleaner
@@ -146,6 +147,41 @@ def test_a_pass_that_cannot_begin_leaves_its_log_alone_and_not_the_others(
     node.clock.advance_ms(10 * BACKOFF_MS)
     assert len(survivors(partition_of(node, "good").log)) < 10
     assert node.broker.cleaner.uncleanable == {BAD}
+
+
+def test_a_cleaning_that_is_prepared_when_work_ends_flushes_nothing(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush of its own could end after that of the stop, and the kernel reports a failed fsync only once."""
+    node.create("t", **SMALL)
+    write_dirty(node)
+    worker = hold_worker(node)
+
+    def check_below(indexes: TxnIndexKeeper, end_offset: int) -> Steps:
+        yield
+        node.broker.end_work()
+
+    monkeypatch.setattr(TxnIndexKeeper, "check_below", check_below)
+    node.clock.advance_ms(BACKOFF_MS)
+    assert not worker.jobs
+
+
+def test_a_look_goes_on_when_an_internal_topic_is_deleted(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleaning, "_LOGS_PER_STEP", 1)
+    for name in (GROUP_METADATA_TOPIC, "t"):
+        node.create(name, **SMALL)
+        write_dirty(node, name)
+    steps = node.broker.cleaner._dirtiest(node.broker.cautious_ms(), internal_only=False)
+    for _ in range(2):
+        next(steps)
+    # Its partitions are closed in later turns.
+    monkeypatch.setattr(node.broker.removals, "begin", lambda _: Promise())
+    node.delete(GROUP_METADATA_TOPIC)
+    found = at_once(steps)
+    assert found is not None
+    assert found.log.topic_partition.topic == "t"
 
 
 def test_a_swap_that_met_a_full_disk_is_tried_again_once_the_log_is_repaired(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from oncelog.cluster.partitions import PartitionTable
 from oncelog.controller.scram_changes import CHANGES_MAX
 from oncelog.coordinator.group.machine import OFFSETS_DELETED_AT_ONCE_MAX
 from oncelog.coordinator.group.offsets import OffsetStore
@@ -246,11 +247,7 @@ def test_a_topic_that_is_made_again_is_written_to_when_the_one_that_was_deleted_
     node.produce("t", [b"old"])
     node.broker.log_dir.checkpoint(node.broker.upkeep.high_watermarks())
     worker = hold_worker(node)
-    deleted = node.send(DeleteTopicsRequest(topic_names=["t"]), 5)
-    node.clock.advance_ms(100)
-    made = node.send(CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)]), 7)
-    node.clock.advance_ms(100)
-    assert "t" in node.broker.metadata.topics
+    deleted = made_again(node)
     assert not deleted.done
     monkeypatch.setattr(LogDir, "_write_checkpoints", lambda _: pytest.fail("written on the loop"))
     errors: list[int] = []
@@ -263,8 +260,55 @@ def test_a_topic_that_is_made_again_is_written_to_when_the_one_that_was_deleted_
     assert errors[-1] == ErrorCode.NONE
     assert [error for error in errors if error] == errors[: len(errors) - errors.count(0)], errors
     assert deleted.done
-    assert made.done
     assert node.broker.partitions.get("t", 0).log.log_end_offset == errors.count(0)
+
+
+def made_again(node: BrokerInProcess) -> Promise[Any]:
+    """Promises the deletion of the first."""
+    deleted = node.send(DeleteTopicsRequest(topic_names=["t"]), 5)
+    node.clock.advance_ms(100)
+    node.send(CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)]), 7)
+    node.clock.advance_ms(100)
+    assert "t" in node.broker.metadata.topics
+    return deleted
+
+
+def test_a_topic_that_is_made_again_waits_for_the_folder_of_the_deleted_one_when_no_checkpoint_names_that(
+    tmp_path: Path,
+) -> None:
+    node = BrokerInProcess(tmp_path)
+    node.create("t")
+    node.produce("t", [b"old"])
+    node.broker.log_dir.checkpoint(node.broker.upkeep.high_watermarks())
+    worker = hold_worker(node)
+    deleted = made_again(node)
+    node.broker.log_dir.checkpoint(node.broker.upkeep.high_watermarks())
+    assert not deleted.done
+    assert written(node, b"new") == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    worker.finish(node.clock)
+    assert deleted.done
+    assert written(node, b"new") == ErrorCode.NONE
+
+
+def test_a_waiting_fetch_is_answered_while_a_topic_that_was_made_again_is_not_there_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = BrokerInProcess(tmp_path)
+    for name in ("t", "u"):
+        node.create(name)
+        node.produce(name, [b"old"])
+    answer = node.send(fetch_request(node, {("u", 0): 1, ("t", 0): 1}, max_wait_ms=5_000), FETCH_VERSION)
+    worker = hold_worker(node)
+    # Partitions are closed in later turns, if they are many.
+    monkeypatch.setattr(PartitionTable, "_close", lambda _, logs, partitions: logs)
+    deleted = made_again(node)
+    assert not answer.done
+    node.produce("u", [b"new"])
+    node.clock.advance_ms(1)
+    found = {topic.topic: topic.partitions[0].error_code for topic in answer.value.responses}
+    assert found == {"u": ErrorCode.NONE, "t": ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    assert not deleted.done
+    worker.finish(node.clock)
 
 
 def written(node: BrokerInProcess, value: bytes) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -15,7 +16,7 @@ from oncelog.storage.cleaner_plan import Cleanable
 from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.segment_notes import FILE_NAME as NOTES
-from oncelog.storage.txn_index import AbortedTxn
+from oncelog.storage.txn_index import ENTRY_SIZE_BYTES, AbortedTxn, TxnIndex
 from oncelog.storage.txn_index_keeper import SegmentGoneError
 from tests.unit.storage.log_harness import NOW_MS, append_txn, end_txn, new_log, reopen
 
@@ -149,3 +150,67 @@ def test_a_cleaning_does_not_begin_in_a_log_that_was_cut(log: Log) -> None:
     log.truncate_to(1, now_ms=NOW_MS)
     with pytest.raises(SegmentGoneError):
         at_once(steps)
+
+
+def log_of_segments(tmp_path: Path, count: int) -> Log:
+    """Opened again, without notes and snapshots but the last: checks replay segments from the first on."""
+    log = new_log(tmp_path, LogConfig())
+    for producer_id in range(count * TRANSACTIONS):
+        if producer_id and producer_id % TRANSACTIONS == 0:
+            log.roll(NOW_MS)
+        abort(log, producer_id)
+    log.close()
+    (log.folder / NOTES).unlink()
+    for path in sorted(log.folder.glob("*.snapshot"))[:-1]:
+        path.unlink()
+    return reopen(log)
+
+
+def delete_first(log: Log) -> None:
+    log.delete_records(log.segments[1].base_offset)
+
+
+def compact_two(log: Log) -> None:
+    bound = log.segments[2].base_offset
+    cleaning = CleaningPass(Cleanable(log, 0, bound, 0, 1, True), map_memory_bytes=1 << 16, now_ms=NOW_MS)
+    at_once(cleaning.prepare())
+    cleaning.build_map()
+    for group in cleaning.groups:
+        assert log.replace_segments(cleaning.clean(group))
+
+
+@pytest.mark.parametrize("change", [delete_first, compact_two])
+@pytest.mark.parametrize("steps_before", [42, 70, 110])
+def test_a_check_whose_earlier_segments_are_changed_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Log], None], steps_before: int
+) -> None:
+    monkeypatch.setattr(segment_batches, "HEADER_CHUNK_BYTES", 300)
+    log = log_of_segments(tmp_path, 4)
+    last = log.segments[-1]
+    path = last.txn_index.path
+    path.write_bytes(path.read_bytes()[:-ENTRY_SIZE_BYTES])
+    last.close_txn_index()
+    found: list[AbortedTxn] = []
+    steps = log.collect_aborted(last.base_offset, log.log_end_offset, found)
+    for _ in range(steps_before):
+        next(steps)
+    change(log)
+    at_once(steps)
+    assert [txn.producer_id for txn in found] == list(range(3 * TRANSACTIONS, 4 * TRANSACTIONS))
+
+
+def test_an_index_that_could_not_be_rebuilt_is_not_used(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once(search(log, []))
+    path = log.segments[0].txn_index.path
+    path.write_bytes(b"\1" * path.stat().st_size)
+
+    def enospc(index: TxnIndex, entries: bytes) -> None:
+        raise OSError(errno.ENOSPC, "injected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TxnIndex, "fill", enospc)
+        with pytest.raises(OSError, match="injected"):
+            at_once(search(log, []))
+    found: list[AbortedTxn] = []
+    at_once(search(log, found))
+    assert [txn.producer_id for txn in found] == list(range(TRANSACTIONS))
