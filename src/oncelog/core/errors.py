@@ -194,6 +194,14 @@ class KafkaError(Exception):
         self.code = code
         self.message = message
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Errors of a pool of processes are pickled. Each class has arguments of its own, and none is made anew here."""
+        return _as_it_was, (type(self), self.args), self.__dict__
+
+
+def _as_it_was(cls: type[KafkaError], args: tuple[object, ...]) -> KafkaError:
+    return cls.__new__(cls, *args)
+
 
 class InvalidRecords(KafkaError):
     """A batch is refused because of some of its records. The first of them are named by their place in it (KIP-467)."""
