@@ -195,7 +195,7 @@ class KafkaError(Exception):
         self.message = message
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Errors of a pool of processes are pickled. Each class has arguments of its own, and none is made anew here."""
+        """A pool of processes pickles errors. Each class has arguments of its own, so none is called again here."""
         return _as_it_was, (type(self), self.args), self.__dict__
 
 
