@@ -59,10 +59,11 @@ class AdminBase:
         self, request: Message, response_type: type[R], codes: Callable[[R], Iterable[int]], attempts: Attempts
     ) -> R:
         """Ask whoever metadata calls the controller, and find the new one when it moved."""
+        deadline = self._deadline()
 
         async def attempt() -> R:
             if self.cluster.routes.controller_id < 0:
-                await self.cluster.refresh([], self._deadline())
+                await self.cluster.refresh([], deadline)
             node_id = self.cluster.routes.controller_id
             connection = await (self.cluster.broker(node_id) if node_id >= 0 else self.cluster.any_broker())
             response = await self._ask(connection, request, response_type, attempts)
@@ -71,7 +72,7 @@ class AdminBase:
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, str(connection))
             return response
 
-        return await self.cluster.retrying(type(request).__name__, attempt, self._deadline(), attempts)
+        return await self.cluster.retrying(type(request).__name__, attempt, deadline, attempts)
 
     async def _ask_leaders(
         self,
@@ -89,12 +90,15 @@ class AdminBase:
         """
         found: dict[TopicPartition, K] = {}
         wanted = list(dict.fromkeys(TopicPartition(*partition) for partition in partitions))
+        deadline = self._deadline()
 
         async def attempt() -> None:
             rest = [partition for partition in wanted if partition not in found]
-            await self._ask_leaders_once(rest, make_request, response_type, topics_of, what, found, attempts, left_out)
+            await self._ask_leaders_once(
+                rest, make_request, response_type, topics_of, what, found, deadline, attempts, left_out
+            )
 
-        await self.cluster.retrying(what, attempt, self._deadline(), attempts)
+        await self.cluster.retrying(what, attempt, deadline, attempts)
         return {partition: answer for partition, answer in found.items() if not answer.error_code}
 
     async def _ask_leaders_once(
@@ -105,13 +109,14 @@ class AdminBase:
         topics_of: Callable[[R], Iterable[TopicResults[K]]],
         what: str,
         found: dict[TopicPartition, K],
+        deadline: Deadline,
         attempts: Attempts | None = None,
         left_out: Collection[ErrorCode] = (),
     ) -> None:
         """Adds the answers to `found`. Raises for the first partition without one that counts."""
         groups: dict[int, list[TopicPartition]] = {}
         for partition in partitions:
-            node_id = await self.cluster.leader_id(partition, self._deadline())
+            node_id = await self.cluster.leader_id(partition, deadline)
             groups.setdefault(node_id, []).append(partition)
         for node_id, members in groups.items():
             try:
@@ -148,15 +153,16 @@ class AdminBase:
 
     async def _ask_everyone(self, request: Message, response_type: type[R]) -> Sequence[tuple[int, R]]:
         """Ask every broker; the answers with the ids of who gave them."""
+        deadline = self._deadline()
 
         async def attempt() -> Sequence[tuple[int, R]]:
-            await self.cluster.refresh([], self._deadline())
+            await self.cluster.refresh([], deadline)
             node_ids = sorted(self.cluster.routes.brokers)
             connections = [await self.cluster.broker(node_id) for node_id in node_ids]
             answers = await asyncio.gather(*(self._ask(c, request, response_type) for c in connections))
             return list(zip(node_ids, answers, strict=True))
 
-        return await self.cluster.retrying(type(request).__name__, attempt, self._deadline())
+        return await self.cluster.retrying(type(request).__name__, attempt, deadline)
 
 
 def raise_first(failures: Iterable[tuple[int, str, str | None]], attempts: Attempts | None = None) -> None:

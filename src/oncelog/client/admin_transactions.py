@@ -165,6 +165,7 @@ class TransactionAdmin(AdminBase):
         transactional id is known: this writes an abort marker without asking any coordinator.
         """
         target, what, attempts = TopicPartition(*partition), "the abort marker", Attempts()
+        deadline = self._deadline()
 
         async def attempt() -> None:
             # Looked up each time: if the answer to a marker was lost, a second one could hit the next transaction.
@@ -189,7 +190,8 @@ class TransactionAdmin(AdminBase):
                 lambda answer: [topic for marked in answer.markers for topic in marked.topics],
                 what,
                 {},
+                deadline,
                 attempts,
             )
 
-        await self.cluster.retrying(what, attempt, self._deadline(), attempts)
+        await self.cluster.retrying(what, attempt, deadline, attempts)

@@ -98,14 +98,17 @@ class Cluster:
             while last is None or not deadline.expired:
                 try:
                     async with self.network.limit(deadline.remaining_ms):
-                        return await attempt()
+                        result = await attempt()
+                    deadline.last_failure = None
+                    return result
                 except TimeoutError:
-                    last = last or ConnectionLost(f"no answer from the cluster at {self.config.bootstrap_servers}")
+                    silence = ConnectionLost(f"no answer from the cluster at {self.config.bootstrap_servers}")
+                    last = last or deadline.last_failure or silence
                     break
                 except KafkaError as error:
                     if not is_retriable(error):
                         raise
-                    last = error
+                    last = deadline.last_failure = error
                 await self.pause(backoff, deadline)
             raise TimedOut(f"{what}: gave up, last failure: {last}") from last
 

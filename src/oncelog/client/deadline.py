@@ -17,11 +17,14 @@ CONCURRENT_LONGEST_MS: Final = 50.0
 class Deadline:
     """A moment on a steady clock by which an operation ends, with a result or an error."""
 
-    __slots__ = ("_now_s", "at_s")
+    __slots__ = ("_now_s", "at_s", "last_failure")
 
     def __init__(self, timeout_ms: float, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self.at_s = now_s() + timeout_ms / 1000
+        self.last_failure: KafkaError | None = None
+        """What went wrong last, as far as nothing has succeeded since: part of an operation that is cut off cannot say
+        it itself."""
 
     @property
     def remaining_ms(self) -> float:

@@ -18,6 +18,7 @@ from oncelog.client import (
     NewTopic,
     OffsetSpec,
     Producer,
+    TimedOut,
     TopicPartition,
 )
 from oncelog.client.admin import ConfigResource, ConfigSource, ResourceType
@@ -70,6 +71,14 @@ def test_offsets_by_meaning_and_by_time(module_admin: Admin, servers: str, topic
     assert module_admin.delete_records({place: 4}) == {place: 4}
     assert module_admin.list_offsets({place: OffsetSpec.EARLIEST})[place].offset == 4
     assert code_of(module_admin.delete_records, {place: 400}) is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_a_partition_that_is_not_there_is_no_silent_cluster(servers: str, topic: str) -> None:
+    with (
+        Admin({"bootstrap.servers": servers, "default.api.timeout.ms": 1000}) as admin,
+        pytest.raises(TimedOut, match=f"partition {topic}-99 has no leader now"),
+    ):
+        admin.list_offsets({TopicPartition(topic, 99): OffsetSpec.LATEST})
 
 
 def test_settings_are_read_and_changed_one_by_one(module_admin: Admin, topic: str) -> None:
