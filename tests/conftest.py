@@ -16,8 +16,10 @@ from xdist.scheduler import LoadScopeScheduling
 from oncelog.client import Admin, ClientConfig, Producer
 from tests import second_try
 from tests.data import kafka
+from tests.descriptors import DescriptorWatch
 
 _numbers = itertools.count()
+_descriptors = DescriptorWatch()
 
 # How long an example takes on a busy machine says nothing about what is tested.
 settings.register_profile(
@@ -68,6 +70,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("long"):
                 item.add_marker(pytest.mark.skip(reason="make test-connectors runs it"))
+
+
+def pytest_runtest_teardown() -> None:
+    _descriptors.look()
 
 
 @pytest.fixture

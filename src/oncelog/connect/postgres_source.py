@@ -238,10 +238,15 @@ class PostgresSource:
 
     def _wait(self, timeout_s: float) -> bool:
         """Whether something has come."""
-        ready, _, _ = select.select([self._pg.socket], [], [], timeout_s)
-        if ready:
+        has_come = self._await(select.POLLIN, timeout_s)
+        if has_come:
             self._pg.consume_input()
-        return bool(ready)
+        return has_come
+
+    def _await(self, event: int, timeout_s: float) -> bool:
+        server = select.poll()
+        server.register(self._pg.socket, event)
+        return bool(server.poll(timeout_s * 1000))
 
     def _fail(self) -> None:
         """The stream has ended: its result says why."""
@@ -323,5 +328,5 @@ class PostgresSource:
             return
         self._pg.put_copy_data(encode_status(self._confirmed, int(time.time() * 1000), reply_wanted=reply_wanted))
         while self._pg.flush():
-            select.select([], [self._pg.socket], [], 1.0)
+            self._await(select.POLLOUT, 1.0)
         self._reported_s = time.monotonic()

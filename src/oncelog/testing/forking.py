@@ -21,7 +21,7 @@ from typing import Any, Final, NoReturn
 
 MESSAGE_BYTES_MAX: Final = 1 << 20
 _DESCRIPTORS: Final = 4
-PAUSE_S: Final = 0.5
+PAUSE_MS: Final = 500
 """After the first broker, before what others do not import themselves: the first and its test need the cores."""
 _PROGRAM: Final = "oncelog.server.main"
 _MODULES: Final = (
@@ -44,6 +44,9 @@ class Forking:
         self._has_launched = False
         self._has_everything = False
         self._woken, waking = os.pipe()
+        self._news = select.poll()  # the owner's socket has the number that it had with the owner, which may be any
+        for descriptor in (connection.fileno(), self._woken):
+            self._news.register(descriptor, select.POLLIN)
         os.set_blocking(waking, False)
         signal.set_wakeup_fd(waking)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -51,8 +54,8 @@ class Forking:
 
     def run(self) -> None:
         while True:
-            pause_s = PAUSE_S if self._has_launched and not self._has_everything else None
-            ready = select.select([self._connection.fileno(), self._woken], [], [], pause_s)[0]
+            pause_ms = PAUSE_MS if self._has_launched and not self._has_everything else None
+            ready = [descriptor for descriptor, _ in self._news.poll(pause_ms)]
             if not ready:
                 self._import_rest()
             if self._woken in ready:
@@ -97,7 +100,7 @@ class Forking:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             for number, descriptor in enumerate(streams):
                 os.dup2(descriptor, number)
-            # All of them: the owner's socket has the number that it had with the owner, which may be any.
+            # All of them, whatever the number of the owner's socket.
             os.closerange(3, os.sysconf("SC_OPEN_MAX"))
             code = _run(given)
         except BaseException:  # noqa: BLE001  a fork must not go on as if it were the launcher

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import sys
 import threading
@@ -111,19 +112,29 @@ def own_launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
     launcher.close()
 
 
-def test_a_launcher_that_has_died_is_replaced(own_launcher: Launcher) -> None:
-    """Its owner has many open files."""
+@pytest.fixture
+def many_open_files() -> Iterator[None]:
+    """More than `select` can tell apart."""
+    count = 1_100
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2 * count)), hard))
     with contextlib.ExitStack() as many:
-        for _ in range(200):
+        for _ in range(count):
             many.enter_context(Path(os.devnull).open())
-        with oncelog.testing.broker() as broker:
-            process = own_launcher._process
-            assert process is not None
-            process.kill()
-            process.wait()
-            with oncelog.testing.broker() as other:
-                assert other.running
-            assert not broker.running
+        yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_open_files")
+def test_a_launcher_that_has_died_is_replaced(own_launcher: Launcher) -> None:
+    with oncelog.testing.broker() as broker:
+        process = own_launcher._process
+        assert process is not None
+        process.kill()
+        process.wait()
+        with oncelog.testing.broker() as other:
+            assert other.running
+        assert not broker.running
 
 
 def test_a_broker_ends_with_its_launcher_also_if_nobody_looks(own_launcher: Launcher) -> None:
