@@ -61,8 +61,8 @@ def test_the_demo_survives_its_kills_and_proves_itself(
     assert "FAILED" not in done.output
     assert "kill -9 driver" in done.output
     assert "kill -9 broker" in done.output
-    assert re.search(r"beside +at-least-once: [1-9][\d,]* doubled", done.output), done.output
-    assert re.search(r"beside +at-most-once: [1-9][\d,]* lost", done.output), done.output
+    assert re.search(r"compare +at-least-once: [1-9][\d,]* doubled, dead letters included", done.output), done.output
+    assert re.search(r"compare +at-most-once: [1-9][\d,]* lost, dead letters included", done.output), done.output
     page = (tmp_path / "demo-results" / "index.html").read_text()
     assert "at-most-once" in page
     ET.parse(tmp_path / "demo-results" / "timeline.svg")

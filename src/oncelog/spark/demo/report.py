@@ -68,7 +68,7 @@ def print_report(result: DemoResult, console: Console) -> None:
     for holds, text in statements(result):
         console.print(f"[green]proven[/green]  {text}" if holds else f"[red]FAILED[/red]  {text}")
     for guarantee in GUARANTEES[1:]:
-        console.print(f"[yellow]beside[/yellow]  {guarantee}: {deviations(result, guarantee)}")
+        console.print(f"[yellow]compare[/yellow] {guarantee}: {deviations(result, guarantee)}, dead letters included")
 
 
 def write_report(result: DemoResult, folder: Path) -> tuple[Path, Path]:
