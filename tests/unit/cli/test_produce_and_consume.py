@@ -26,6 +26,7 @@ Process = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def lines_of(result: Result | subprocess.CompletedProcess[str]) -> list[str]:
+    assert (result.exit_code if isinstance(result, Result) else result.returncode) == 0, result.stderr
     return result.stdout.splitlines()
 
 
@@ -184,6 +185,8 @@ def test_where_to_begin_and_to_end(run: Run, topic: str, tmp_path: Path) -> None
     assert lines_of(run("consume", topic, "-n", "3")) == ["0", "1", "2"]
     assert lines_of(run("consume", topic, "--from", "latest")) == []
     assert lines_of(run("consume", f"{topic}:0", "--from", "-1d")) == []
+    assert lines_of(run("consume", f"{topic}:0", "--from", "-9000d", "-n", "1")) == ["0"]
+    assert lines_of(run("consume", f"{topic}:0", "--to", "-1d", "-n", "1")) == ["0"]
     assert run("consume", topic, "--from", "8", "-F", "{offset}:{value}", "-D", "\\0").stdout == "8:8\x009:9\x00"
 
 
