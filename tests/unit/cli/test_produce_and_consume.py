@@ -118,6 +118,20 @@ def test_records_without_a_key_delimiter_name_their_line(run: Run, topic: str, t
         assert f"line {len(lines)} of {source}: there is no ':' between a key and a value: 'broken'" in result.stderr
 
 
+@pytest.mark.parametrize("count", [2, 2_000])
+def test_a_key_delimiter_may_be_a_byte_that_is_no_text(run: Run, topic: str, tmp_path: Path, count: int) -> None:
+    source = tmp_path / "lines"
+    source.write_bytes(b"".join(b"k%d\xffv%d %s\n" % (i, i, b"x" * 50) for i in range(count)))
+    assert run("produce", topic, "-K", r"\xff", source, "-q").exit_code == 0
+    shown = lines_of(run("consume", topic, "-F", "{key} {value}"))
+    assert shown == [f"k{i} v{i} {'x' * 50}" for i in range(count)]
+    with source.open("ab") as file:
+        file.write(b"broken\n")
+    result = run("produce", topic, "-K", r"\xff", source, "-q")
+    assert result.exit_code == 1
+    assert f"line {count + 1} of {source}: there is no '\N{REPLACEMENT CHARACTER}' between" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "outcome", "visible"),
     [
