@@ -98,7 +98,11 @@ def _on_this_terminal() -> None:
 def test_labs_are_listed() -> None:
     listed = run("--list").stdout
     assert all(name in listed for name in LABS)
+    rows = json.loads(run("--list", "-o", "json").stdout)
+    assert rows == [{"lab": name, "summary": lab.summary} for name, lab in LABS.items()]
     assert run("nothing").exit_code == 2
+    unnamed = run()
+    assert (unnamed.exit_code, "Missing argument 'LAB'" in unnamed.stderr) == (2, True)
 
 
 def test_a_lab_fits_a_terminal() -> None:

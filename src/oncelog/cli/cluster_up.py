@@ -171,8 +171,8 @@ def _check_ports(plan: ClusterPlan) -> None:
     taken = [f"{port} ({name})" for name, port in plan.ports.items() if _is_taken(port)]
     if taken:
         raise click.ClickException(
-            f"ports of 127.0.0.1 that are taken by others: {', '.join(taken)}. End what uses them, or choose others: "
-            "oncelog cluster up --port 0"
+            f"ports of 127.0.0.1 that are taken by others: {', '.join(taken)}. End what uses them, or choose others "
+            "with --port 0"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
@@ -92,8 +93,9 @@ def consume_command(
     if follow and stop is not None:
         raise click.UsageError("--follow has no end: leave out --to")
     if group is not None and (start is not None or stop is not None):
-        resets = access.command("group", "reset-offsets", group, *(f"--topic={topic}" for topic in topics))
-        raise click.UsageError(f"a group begins where it is: see '{resets}', or leave out --group")
+        raise click.UsageError(
+            f"a group begins where it is: move it by '{_reset(access, group, topics, start)}', or leave out --group"
+        )
     types = SchemaTypes(schema_registry, key_type, value_type).for_reading()
     printer = Printer(style, parsing.unescaped(delimiter, "--delimiter"), output, count, types)
     if style == "json":
@@ -120,6 +122,15 @@ def consume_command(
                 raise
         finally:
             printer.flush()
+
+
+def _reset(access: ClusterAccess, group: str, topics: tuple[str, ...], start: str | None) -> str:
+    """The command that moves the group there. `-N` is another place there than here."""
+    from oncelog.monitoring.positions import PositionKind
+
+    known = start is not None and parsing.position(start, int(time.time() * 1000)).kind is not PositionKind.RELATIVE
+    names = [f"--topic={topic}" for topic in topics]
+    return access.command("group", "reset-offsets", group, *names, f"--to={start if known else 'earliest'}")
 
 
 def _config(

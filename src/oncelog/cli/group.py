@@ -119,6 +119,8 @@ def reset_command(
         raise click.UsageError("the name of the group is empty")
     position = parsing.position(target, int(time.time() * 1000))
     with access.admin() as admin:
+        if not dry_run and admin.describe_groups([group])[group].members:
+            raise click.ClickException(f"group {group} has members, and they keep its offsets: stop them first")
         try:
             plan = plan_reset(admin, group, require_partitions(admin, topics), position)
         except ValueError as error:

@@ -78,8 +78,9 @@ def produce_command(
     oncelog produce orders --schema-registry http://127.0.0.1:8081 \\
         --value-schema order.avsc orders.jsonl
 
-    The exit code is 0 if every record is acknowledged. Ctrl-C aborts a transaction. After a failure the command says
-    what was written, or how to find out if that is not known.
+    A record that no broker takes is tried for two minutes, or for --timeout if that is longer. The exit code is 0 if
+    every record is acknowledged. Ctrl-C aborts a transaction. After a failure the command says what was written, or how
+    to find out if that is not known.
     """
     from oncelog.cli.record_writer import PlainWriter, TransactionalWriter
 
@@ -120,6 +121,7 @@ def _producer(access: ClusterAccess, compression: str, transactional_id: str | N
     from oncelog.client.producer import Producer
     from oncelog.client.producer_config import PRODUCER_TABLE
 
+    usual_ms = PRODUCER_TABLE.defaults.integer("delivery.timeout.ms")
     properties = access.properties(
         PRODUCER_TABLE,
         allow_auto_create_topics=False,
@@ -127,6 +129,7 @@ def _producer(access: ClusterAccess, compression: str, transactional_id: str | N
         transactional_id=transactional_id,
         batch_size=262_144,
         max_block_ms=max(access.timeout_ms, PRODUCER_TABLE.defaults.integer("max.block.ms")),
+        delivery_timeout_ms=access.timeout_ms if access.timeout_ms > usual_ms else None,
     )
     if transactional_id is None:
         # An id in a file is for other programs; here the option decides whether there are transactions.

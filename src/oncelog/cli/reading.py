@@ -72,19 +72,26 @@ class Planner:
     def plan(self, partitions: list[TopicPartition], start: str | None, stop: str | None) -> Reading:
         offsets = partition_offsets(self._admin, partitions)
         limits = {partition: found.limit(self._config.isolation) for partition, found in offsets.items()}
+        now_ms = int(time.time() * 1000)
         start = "earliest" if start is None else start
-        starts = self._within(offsets, self._place(start, offsets, limits))
-        if parsing.position(start, 0).kind is PositionKind.TIME_MS:
+        starts = self._within(offsets, self._place(start, now_ms, offsets, limits))
+        if parsing.position(start, now_ms).kind is PositionKind.TIME_MS:
             for partition in partitions:
                 if starts[partition] == limits[partition]:
                     progress.say(too_late_hint(partition, start, starts[partition]))
         ends = {partition: found.end for partition, found in offsets.items()}
-        wanted = ends if stop in (None, "latest") else self._within(offsets, self._place(stop or "", offsets, limits))
+        wanted = (
+            ends
+            if stop is None or stop == "latest"
+            else self._within(offsets, self._place(stop, now_ms, offsets, limits))
+        )
         stops = {partition: min(wanted[partition], limits[partition]) for partition in partitions}
         return Reading(offsets, starts, stops, wanted, self._config.isolation)
 
-    def _place(self, text: str, offsets: dict[TopicPartition, PartitionOffsets], limits: Offsets) -> Offsets:
-        position = parsing.position(text, int(time.time() * 1000))
+    def _place(
+        self, text: str, now_ms: int, offsets: dict[TopicPartition, PartitionOffsets], limits: Offsets
+    ) -> Offsets:
+        position = parsing.position(text, now_ms)
         if position.kind is not PositionKind.RELATIVE:
             return find_offsets(self._admin, position, offsets, limits)
         if position.number > 0:

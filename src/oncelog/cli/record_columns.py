@@ -16,13 +16,13 @@ def rows_of(block: Block, style: LineFormat) -> tuple[Any, Any]:
     lines = _lines(block.data)
     if style.key_delimiter is None:
         return None, _without(lines, style.null_text)
-    parts = pc.split_pattern(lines, pattern=style.key_delimiter.decode(), max_splits=1)
+    parts = pc.split_pattern(lines, pattern=style.key_delimiter, max_splits=1)
     alone = np.flatnonzero(np.asarray(pc.list_value_length(parts)) < 2)
     if len(alone):
         number = int(alone[0])
         raise InvalidLine(
             block.first_line + number,
-            f"there is no {style.key_delimiter.decode()!r} between a key and a value: "
+            f"there is no {style.key_delimiter.decode(errors='replace')!r} between a key and a value: "
             f"{lines[number].as_py()[:60].decode(errors='replace')!r}",
             block.source,
         )

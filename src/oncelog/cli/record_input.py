@@ -87,9 +87,8 @@ class LineFormat:
         if self.key_delimiter is not None:
             key, found, value = line.partition(self.key_delimiter)
             if not found:
-                raise ValueError(
-                    f"there is no {self.key_delimiter.decode()!r} between a key and a value: {_start(line)}"
-                )
+                delimiter = self.key_delimiter.decode(errors="replace")
+                raise ValueError(f"there is no {delimiter!r} between a key and a value: {_start(line)}")
         return InputRecord(self._typed("key", self._null(key)), self._typed("value", self._null(value)), self.headers)
 
     def _typed(self, name: str, data: bytes | None) -> bytes | None:

@@ -68,7 +68,7 @@ class Connection(asyncio.BufferedProtocol):
             text = f"{host}:{port} is not trusted: {why}; {see}"
             raise KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, text) from error
         except OSError as error:
-            why = str(error) or "it has closed the connection"
+            why = error.strerror or str(error) or "it has closed the connection"
             hint = "" if tls is None else "; does that listener use TLS?"
             raise ConnectionLost(f"cannot connect to {host}:{port}: {why}{hint}") from error
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -72,9 +73,9 @@ def _controllers(settings: Settings) -> list[Address]:
 def refuse_one_node(folder: Path, problem: str) -> None:
     """Raises ConfigError if the folder is one of a node of its own: that has both roles, and goes on with both."""
     if (folder / JOURNAL_FILE).exists():
+        split = ["oncelog", "cluster", "split", "--data-dir", str(folder), "--controller-dir", f"{folder}-controller"]
         raise ConfigError(
-            f"{folder} belongs to a node of its own, {problem}; or make a cluster of that node with "
-            "'oncelog cluster split'"
+            f"{folder} belongs to a node of its own, {problem}; or make a cluster of that node by: {shlex.join(split)}"
         )
 
 

@@ -43,11 +43,10 @@ from oncelog.security.acl import Acl
 from oncelog.security.scram import ScramCredential, ScramUser
 from oncelog.storage.clean_shutdown import NO_BROKER_EPOCH, write_clean_stop
 from oncelog.storage.folder_lock import FolderInUseError, FolderLock
-from oncelog.storage.log_dir import LogDirError
+from oncelog.storage.log_dir import LogDirError, take_folder
 from oncelog.storage.meta_properties import (
     MetaProperties,
     MetaPropertiesError,
-    ensure_meta_properties,
     read_meta_properties,
 )
 
@@ -196,13 +195,8 @@ def is_unused(folder: Path) -> bool:
 
 def prepare_folder(folder: Path, node_id: int) -> None:
     """Makes the folder of a broker that has never run, as if it had and was stopped in order. Raises LogDirError."""
+    lock = take_folder(folder, cluster_id=None, node_id=node_id).lock
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FolderLock(folder)
-    except (FolderInUseError, OSError) as error:
-        raise LogDirError(f"{folder} cannot be used as a data folder: {error}") from error
-    try:
-        ensure_meta_properties(folder, cluster_id=None, node_id=node_id)
         NodeFacts().write(folder / JOURNAL_FILE)
         write_clean_stop(folder, NO_BROKER_EPOCH)
     finally:

@@ -121,7 +121,9 @@ def test_ports_that_are_taken_are_named(tmp_path: Path) -> None:
         plan = ClusterPlan.new(1, 1).with_these_ports([taken, taken])
         folder.mkdir()
         plan.save(folder)
-        assert f"{taken} (broker 1)" in refusal("--data-dir", folder).output
+        refused = refusal("--data-dir", folder).output
+        assert f"{taken} (broker 1)" in refused
+        assert "oncelog cluster up" not in refused.partition("Error:")[2], "that would be another cluster"
     assert ClusterPlan.load(folder) == plan
 
 

@@ -46,6 +46,11 @@ def test_partitions_of_a_group_with_members_are_left_to_them(
     assert result.exit_code == 1
     assert f"group {group} has members" in result.stderr
     assert f"'oncelog group describe {group} -b {servers}'" in result.stderr
+    reset = ["group", "reset-offsets", group, "--topic", three, "--to", "earliest"]
+    refused = run(*reset, "--yes")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert f"group {group} has members, and they keep its offsets: stop them first" in refused.stderr
+    assert run(*reset, "--dry-run").exit_code == 0
 
 
 def test_a_group_behind_an_open_transaction_is_told_so(

@@ -26,6 +26,7 @@ Process = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def lines_of(result: Result | subprocess.CompletedProcess[str]) -> list[str]:
+    assert (result.exit_code if isinstance(result, Result) else result.returncode) == 0, result.stderr
     return result.stdout.splitlines()
 
 
@@ -117,6 +118,20 @@ def test_records_without_a_key_delimiter_name_their_line(run: Run, topic: str, t
         assert f"line {len(lines)} of {source}: there is no ':' between a key and a value: 'broken'" in result.stderr
 
 
+@pytest.mark.parametrize("count", [2, 2_000])
+def test_a_key_delimiter_may_be_a_byte_that_is_no_text(run: Run, topic: str, tmp_path: Path, count: int) -> None:
+    source = tmp_path / "lines"
+    source.write_bytes(b"".join(b"k%d\xffv%d %s\n" % (i, i, b"x" * 50) for i in range(count)))
+    assert run("produce", topic, "-K", r"\xff", source, "-q").exit_code == 0
+    shown = lines_of(run("consume", topic, "-F", "{key} {value}"))
+    assert shown == [f"k{i} v{i} {'x' * 50}" for i in range(count)]
+    with source.open("ab") as file:
+        file.write(b"broken\n")
+    result = run("produce", topic, "-K", r"\xff", source, "-q")
+    assert result.exit_code == 1
+    assert f"line {count + 1} of {source}: there is no '\N{REPLACEMENT CHARACTER}' between" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "outcome", "visible"),
     [
@@ -184,6 +199,8 @@ def test_where_to_begin_and_to_end(run: Run, topic: str, tmp_path: Path) -> None
     assert lines_of(run("consume", topic, "-n", "3")) == ["0", "1", "2"]
     assert lines_of(run("consume", topic, "--from", "latest")) == []
     assert lines_of(run("consume", f"{topic}:0", "--from", "-1d")) == []
+    assert lines_of(run("consume", f"{topic}:0", "--from", "-9000d", "-n", "1")) == ["0"]
+    assert lines_of(run("consume", f"{topic}:0", "--to", "-1d", "-n", "1")) == ["0"]
     assert run("consume", topic, "--from", "8", "-F", "{offset}:{value}", "-D", "\\0").stdout == "8:8\x009:9\x00"
 
 

@@ -6,13 +6,15 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
 
-from oncelog.client import Admin, NewTopic, TopicPartition
+from oncelog.client import Admin, NewTopic, Producer, TopicPartition
+from oncelog.client.producer_config import ProducerConfig
 from oncelog.testing import BrokerProcess
 from tests.unit.cli.conftest import Background, await_text
 
@@ -206,3 +208,27 @@ def test_a_transactional_id_in_a_file_makes_no_transaction(run: Run, topic: str,
     refused = run("produce", topic, source, "--set", "transactional.id=x")
     assert refused.exit_code == 2
     assert "--transactional-id" in refused.stderr
+
+
+def test_a_timeout_that_is_longer_than_a_record_may_take_holds_for_records_too(
+    run: Run, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times_ms = []
+
+    class Watched(Producer):
+        def __init__(self, config: Mapping[str, Any]) -> None:
+            super().__init__(config)
+            times_ms.append(ProducerConfig.parse(config).delivery_timeout_ms)
+
+    monkeypatch.setattr("oncelog.client.producer.Producer", Watched)
+    file = tmp_path / "client.properties"
+    file.write_text("delivery.timeout.ms=150000\n")
+    for options in (
+        ["--timeout", "3m"],
+        [],
+        ["--config", file],
+        ["--timeout", "3m", "--config", file],
+        ["--timeout", "3m", "--set", "delivery.timeout.ms=60000"],
+    ):
+        assert run("produce", topic, os.devnull, *options).exit_code == 0
+    assert times_ms == [180_000, 120_000, 150_000, 180_000, 60_000]

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from oncelog.cli.main import cli
 from oncelog.client import Producer
+from oncelog.cluster.node_facts import JOURNAL_FILE, NodeFacts
 
 Run = Callable[..., Result]
 
@@ -47,6 +48,8 @@ def test_a_suggestion_that_cannot_be_typed_is_found_out() -> None:
     [
         ["consume", "TOPIC"],
         ["consume", "TOPIC", "--group", "GROUP"],
+        ["consume", "TOPIC", "--group", "GROUP", "--from", "2026-01-31T12:00"],
+        ["consume", "TOPIC", "--group", "GROUP", "--from", "-10"],
         ["group", "describe", "GROUP"],
         ["txn", "blocking", "TOPIC"],
         ["txn", "abort", "TOPIC:0", "--start-offset", "0"],
@@ -109,6 +112,17 @@ def test_what_the_environment_says_is_not_repeated(
 def test_a_missing_broker_is_suggested_where_it_was_looked_for() -> None:
     result = CliRunner().invoke(cli, ["topic", "list", "-b", "127.0.0.1:1"])
     assert "'oncelog serve --listen 127.0.0.1:1'" in result.stderr
+
+
+def test_the_folder_of_a_node_is_suggested_to_be_split(tmp_path: Path) -> None:
+    folder = tmp_path / "a node"
+    folder.mkdir()
+    NodeFacts().write(folder / JOURNAL_FILE)
+    result = CliRunner().invoke(cli, ["serve", "--data-dir", str(folder), "--set", "process.roles=controller"])
+    shown = result.output.split("make a cluster of that node by: ")[1].strip()
+    words = shlex.split(shown)[1:]
+    assert words == ["cluster", "split", "--data-dir", str(folder), "--controller-dir", f"{folder}-controller"]
+    parse(words)
 
 
 @pytest.mark.parametrize(

@@ -210,6 +210,9 @@ def test_a_folder_of_something_else_is_not_made_one_of_a_broker(tmp_path: Path) 
     refused = oncelog("user", "add", "eve", "--password-file", "-", "--data-dir", tmp_path, stdin="pencil")
     assert (refused.exit_code, "not the data folder of a node of its own" in refused.output) == (1, True)
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+    inside = tmp_path / "letter.txt" / "data"
+    refused = oncelog("user", "add", "eve", "--password-file", "-", "--data-dir", inside, stdin="pencil")
+    assert refused.stderr == f"Error: {inside} cannot be used as a data folder: Not a directory\n"
 
 
 def test_who_cannot_see_an_id_is_not_told_that_its_transaction_hangs(

@@ -365,3 +365,9 @@ def test_a_cluster_that_does_not_answer_is_named() -> None:
             await cluster.close()
 
     run(scenario())
+
+
+def test_a_refused_connection_is_told_without_the_number_of_the_error() -> None:
+    with pytest.raises(ConnectionLost, match=r"cannot connect to 127\.0\.0\.1:1: \w") as caught:
+        run(Connection.open(CONFIG, "127.0.0.1", 1))
+    assert "Errno" not in caught.value.message

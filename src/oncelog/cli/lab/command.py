@@ -12,11 +12,12 @@ from oncelog.cli.output import output_option, print_json, print_wrapped
 from oncelog.cli.parsing import Choice, NewPath
 
 
-def _list(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
-    if wanted:
+def _list(output: str) -> None:
+    if output == "json":
+        print_json([{"lab": name, "summary": lab.summary} for name, lab in LABS.items()])
+    else:
         for name, lab in LABS.items():
             print_wrapped(f"{name:<18} {lab.summary}", 19)
-        ctx.exit()
 
 
 def _make_folder(path: Path) -> None:
@@ -29,18 +30,25 @@ def _make_folder(path: Path) -> None:
 
 
 @click.command("lab", epilog="Labs: " + ", ".join(LABS))
-@click.argument("name", metavar="LAB", type=Choice(list(LABS)))
-@click.option("--list", "listed", is_flag=True, is_eager=True, expose_value=False, callback=_list,
-              help="List the labs with a summary of each.")  # fmt: skip
+@click.argument("name", metavar="LAB", required=False, type=Choice(list(LABS)))
+@click.option("--list", "listed", is_flag=True, help="List the labs with a summary of each.")
 @click.option("--pause", is_flag=True, help="Wait for Enter after every step.")
 @click.option("--keep", type=NewPath(file_okay=False, path_type=Path), metavar="FOLDER",
               help="Leave the broker's data in this new folder, for 'oncelog log'.")  # fmt: skip
 @output_option
-def lab_command(name: str, pause: bool, keep: Path | None, output: str) -> None:
+@click.pass_context
+def lab_command(
+    ctx: click.Context, name: str | None, listed: bool, pause: bool, keep: Path | None, output: str
+) -> None:
     """Show how transactions work, step by step, with what happens in the log.
 
     A lab starts its own broker, explains every step, and ends with checks. The exit code is 1 if one fails.
     """
+    if listed:
+        _list(output)
+        return
+    if name is None:
+        raise click.MissingParameter(ctx=ctx, param=next(p for p in ctx.command.params if p.name == "name"))
     from oncelog.cli.lab.stage import Stage
 
     if keep is not None:
