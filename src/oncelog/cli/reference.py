@@ -29,7 +29,8 @@ needs no broker at all.
 
 Results go to the standard output, everything else to the standard error. `--output json` prints the contents of a table
 as JSON. Exit codes: 0 success; 1 failure, or a check that found something; 2 a wrong command line; 130 Ctrl-C, 143
-SIGTERM, 129 a closed terminal; 141 the reader of the output has closed the pipe.
+SIGTERM, 129 a closed terminal; 141 the reader of the output has closed the pipe. What goes on without an end, such as
+`serve`, `consume --follow` and `txn watch`, ends with 0 when it is told to.
 
 See also [from Kafka's scripts to oncelog](from-kafka-scripts.md) and [why is my reader stuck?](stuck-reader.md).
 """
