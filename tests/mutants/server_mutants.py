@@ -90,4 +90,11 @@ SERVER_MUTANTS = [
         "partition.delete_records(min(offset + 1, partition.high_watermark))",
         (histories(40, "exactly-once", "all-or-nothing", "offsets-atomic", "reader-consistent", theme="removal"),),
     ),
+    Mutant(
+        "a search for fewer aborted transactions misses segments that have gone",
+        "oncelog.server.aborted_transactions",
+        "                continue  # at once: it notices only what goes after it has begun\n",
+        "                is_over = False\n",
+        (suite("tests/unit/server/test_aborted_transactions.py"),),
+    ),
 ]

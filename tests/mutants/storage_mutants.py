@@ -8,6 +8,7 @@ _STATE = "oncelog.storage.producer_state"
 _STATE_PROPERTY = suite("tests/property/test_producer_state.py")
 _CLEANER_PROPERTY = suite("tests/property/test_cleaner.py")
 _LOG_PROPERTY = suite("tests/property/test_storage_log.py")
+_SEARCH_PROPERTY = suite("tests/property/test_aborted_search.py")
 
 STORAGE_MUTANTS = [
     Mutant(
@@ -192,5 +193,47 @@ STORAGE_MUTANTS = [
         "errno.ENOMEM, *OUT_OF_DESCRIPTORS)",
         "errno.ENOMEM)",
         (suite("tests/unit/storage/test_disk_trouble.py"),),
+    ),
+    Mutant(
+        "a check of a transaction index goes on after segments before it were deleted",
+        "oncelog.storage.log_files",
+        "        self.txn_indexes.begin_anew()\n        for segment in dropped:\n",
+        "        for segment in dropped:\n",
+        (_SEARCH_PROPERTY,),
+    ),
+    Mutant(
+        "a check of a transaction index goes on after segments before it were cleaned",
+        "oncelog.storage.log_files",
+        "        self.txn_indexes.begin_anew()\n        swap_in(",
+        "        swap_in(",
+        (_SEARCH_PROPERTY,),
+    ),
+    Mutant(
+        "a transaction index that could not be rebuilt is used",
+        "oncelog.storage.txn_index_keeper",
+        "            segment.is_txn_index_checked = False  # an error would leave it without entries\n",
+        "            segment.is_txn_index_checked = True\n",
+        (_SEARCH_PROPERTY,),
+    ),
+    Mutant(
+        "entries of a damaged transaction index are cut off",
+        "oncelog.storage.log_files",
+        "        self.txn_indexes.check_again(self.segments[number])\n",
+        "        self.txn_indexes.check(self.segments[number])\n",
+        (_SEARCH_PROPERTY,),
+    ),
+    Mutant(
+        "the cleaner believes transaction indexes that were damaged after their check",
+        "oncelog.storage.cleaner",
+        "if index.is_torn or (len(index), index.crc) != self._txn_indexes[source.base_offset]:",
+        "if index.is_torn:",
+        (_SEARCH_PROPERTY,),
+    ),
+    Mutant(
+        "a search for aborted transactions goes on after what was read has gone",
+        "oncelog.storage.log",
+        "if self.generation != generation or self._segments_at(fetch_offset, upper_bound) != ends:",
+        "if self.generation != generation:",
+        (_SEARCH_PROPERTY,),
     ),
 ]

@@ -50,7 +50,8 @@ class AbortedTransactions:
                 upper_bound, producers = self._cut(data)
                 found.clear()
                 search = partition.log.collect_aborted(offset, upper_bound, found, producers)
-            elif is_over:
+                continue  # at once: it notices only what goes after it has begun
+            if is_over:
                 break
             yield
             if partition.closed:

@@ -299,6 +299,8 @@ class GroupRuntime:
         states, types = (wanted & _STATES) or list(wanted)[:1], list(dict.fromkeys(types))
         found: list[ListedGroup] = []
         for shard in shards:
+            if not shard.is_loaded:
+                return shard.refusal, []  # this broker has given it up meanwhile
             part = shard.list_groups(states, types)
             found += part
             yield len(part) * ITEM_BYTES

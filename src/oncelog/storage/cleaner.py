@@ -82,6 +82,8 @@ class CleaningPass:
         self.pace = pace or Pace()
         self._place = LogPlace(log.folder, log.topic_partition, now_ms, FileCache(_OPEN_FILES_MAX))
         self._sources: list[SourceSegment] = []
+        self._txn_indexes: dict[int, tuple[int, int]] = {}
+        """Their entries and their CRC. A file that was damaged or lost since its check is not believed."""
         self._aborted_beyond: list[AbortedTxn] = []
         self._last_records: dict[int, LastRecord] = {}
         self._offsets = OffsetMap(map_memory_bytes)
@@ -97,6 +99,8 @@ class CleaningPass:
         # What begins below the bound has ended: nothing that is appended between the steps belongs here.
         yield from log.collect_aborted(upper_bound, upper_bound, self._aborted_beyond)
         self._sources = _sources(log.segments, upper_bound)
+        for segment in log.segments[: len(self._sources)]:
+            self._txn_indexes[segment.base_offset] = (len(segment.txn_index), segment.txn_index.crc)
         self._last_records = log.producer_state.last_records()
 
     @property
@@ -161,7 +165,7 @@ class CleaningPass:
             index = Segment(self._place, source.base_offset, self._config).txn_index
             try:
                 index.sanity_check()
-                if index.is_torn:
+                if index.is_torn or (len(index), index.crc) != self._txn_indexes[source.base_offset]:
                     raise DamagedTxnIndexError(source.base_offset)
                 yield from index.entries()
             except CorruptTxnIndexError as error:

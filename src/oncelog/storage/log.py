@@ -317,12 +317,22 @@ class Log:
         self, fetch_offset: int, upper_bound: int, found: list[AbortedTxn], producers: Container[int] | None = None
     ) -> Generator[None, None, None]:
         """Adds them to `found`, or those of `producers` alone. Other work may be done at a yield: then SegmentGoneError
-        says that the log has changed, and that what was read of it before must be read again."""
-        generation = self.generation
+        says that the log has changed, and that what was read of it before must be read again.
+
+        The index of a later segment that is rebuilt after those of the range have gone says nothing of their batches.
+        """
+        generation, ends = self.generation, self._segments_at(fetch_offset, upper_bound)
         for _ in self.files.txn_indexes.collect(fetch_offset, upper_bound, found, producers):
             yield
-            if self.generation != generation:
-                raise SegmentGoneError(f"{self.topic_partition} was cut, or opened again")
+            if self.generation != generation or self._segments_at(fetch_offset, upper_bound) != ends:
+                raise SegmentGoneError(
+                    f"{self.topic_partition} was cut, cleaned or opened again, or its start was deleted"
+                )
+
+    def _segments_at(self, offset: int, end_offset: int) -> tuple[Segment, Segment]:
+        """The first and the last segment of a range."""
+        segments, last_offset = self.files.segments, max(offset, end_offset - 1)
+        return segments[segment_number(segments, offset)], segments[segment_number(segments, last_offset)]
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEnd:
         return self.leader_epochs.end_offset_for_epoch(epoch, self.log_end_offset)

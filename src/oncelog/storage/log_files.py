@@ -73,7 +73,7 @@ class LogFiles:
     def cut(self, offset: int, config: LogConfig) -> int:
         """Remove the batches that end at or above `offset`, which is in the log. Returns the end that is left."""
         number = segment_number(self.segments, offset)
-        self.txn_indexes.check(self.segments[number])
+        self.txn_indexes.check_again(self.segments[number])
         self.txn_indexes.forget(segment.base_offset for segment in self.segments[number:])
         self._drop(self.segments[number + 1 :], config)
         self.reader.forget_positions()

@@ -64,6 +64,15 @@ class TxnIndexKeeper:
         """Check the index of a segment before its first use. Afterwards it is right."""
         at_once(self._checked(segment))
 
+    def check_again(self, segment: Segment) -> None:
+        """Before entries are cut off: of an index that was damaged since it was checked, others would be."""
+        self.check(segment)
+        try:
+            segment.txn_index.sanity_check()
+        except CorruptTxnIndexError as error:
+            logger.warning("%s: %s", self._partition, error)
+            self.rebuild(segment)
+
     def check_below(self, end_offset: int) -> Steps:
         """Check the indexes of all segments that start below `end_offset`."""
         for count, segment in enumerate(list(takewhile(lambda each: each.base_offset < end_offset, self._segments)), 1):

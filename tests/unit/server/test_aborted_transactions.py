@@ -16,6 +16,7 @@ from oncelog.protocol.batch import CorruptBatchError, decode_records
 from oncelog.protocol.messages.fetch import PartitionData
 from oncelog.server import aborted_transactions
 from oncelog.server.aborted_transactions import AbortedTransactions
+from oncelog.storage import txn_index
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.test_produce_fetch import fetch_request, only_partition
 from tests.unit.storage.log_harness import NOW_MS, append_txn, end_txn
@@ -157,7 +158,10 @@ def test_a_damaged_batch_ends_what_is_told(node: BrokerInProcess) -> None:
         at_once(AbortedTransactions().name(partition_of(node), 1, whole.upper_bound_offset, nothing_whole))
 
 
-def test_a_partition_that_goes_away_meanwhile_is_read_again(node: BrokerInProcess) -> None:
+def test_a_partition_that_goes_away_meanwhile_is_read_again(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(txn_index, "_READ_CHUNK_ENTRIES", 2)
     partition = partition_of(node)
     producers = Producers(partition)
     for number in range(100):
@@ -170,3 +174,25 @@ def test_a_partition_that_goes_away_meanwhile_is_read_again(node: BrokerInProces
     node.delete("orders")
     assert at_once(steps) is False
     node.create("orders", partitions=3)
+
+
+def test_segments_that_go_before_the_answer_is_cut_are_missed(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search for fewer begins anew, and would no longer find what was aborted in them."""
+    monkeypatch.setattr(txn_index, "_READ_CHUNK_ENTRIES", 2)
+    partition = partition_of(node)
+    producers = Producers(partition)
+    for producer in range(2 * NAMED_MAX):
+        producers.write(producer)
+    for producer in range(NAMED_MAX - 2):
+        producers.end(producer, commit=False)
+    second = partition.log.roll(NOW_MS)
+    producers.end_all(commit_every=100)
+    log = partition.log
+    result = log.read(0, 1 << 20, end_offset=log.log_end_offset)
+    steps = AbortedTransactions().name(partition, 0, result.upper_bound_offset, PartitionData(records=result.data))
+    for _ in range(NAMED_MAX // 2):
+        next(steps)
+    log.delete_records(second.base_offset)
+    assert at_once(steps) is False

@@ -45,7 +45,7 @@ from oncelog.protocol.messages.offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from oncelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from oncelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -57,6 +57,7 @@ from oncelog.server import coordinator_runtime, turns
 from oncelog.server.context import RequestContext
 from oncelog.server.fetch_session import EVICTION_IDLE_MS
 from oncelog.server.handlers.h01_fetch import handle as handle_fetch
+from oncelog.server.handlers.h09_offset_fetch import handle as handle_offset_fetch
 from oncelog.storage.log_dir import LogDir
 from tests.unit.server.harness import BrokerInProcess, batch_of
 from tests.unit.server.held_worker import hold_worker
@@ -433,3 +434,39 @@ def test_a_topic_that_is_named_again_and_again_has_its_partitions_described_once
     assert [one.partition_index for topic in result.topics for one in topic.partitions] == [0, 1, 2]
     (result,) = node.call(DescribeLogDirsRequest(topics=None), 4).results
     assert {topic.name: len(topic.partitions) for topic in result.topics} == {"t": 3}
+
+
+def resign_after(steps: Generator[Any, None, Any], count: int, node: BrokerInProcess, index: int) -> Any:
+    """What they return if a coordinator of groups resigns after so many steps. It has to be loaded again then."""
+    for _ in range(count):
+        next(steps)
+    node.broker.groups.shards.forget(TopicPartition("__consumer_offsets", index))
+    return at_once(steps)
+
+
+@pytest.mark.parametrize("steps_before", [3, 4])
+def test_offsets_are_not_unknown_because_their_coordinator_resigns_while_they_are_read(
+    node: BrokerInProcess, steps_before: int
+) -> None:
+    """A consumer that finds none begins anew, or at the end."""
+    node.create("wide", 2_000)
+    commit(node, {"wide": 2_000})
+    node.clock.advance_ms(0)
+    read = OffsetFetchRequestTopics(name="wide", partition_indexes=list(range(2_000)))
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=[read])])
+    steps = handle_offset_fetch(node.broker, request, RequestContext(8, "test", node.peer))
+    answer = resign_after(steps, steps_before, node, node.broker.groups.shards.index_of("g"))
+    assert {one.committed_offset for one in answer.groups[0].topics[0].partitions} == {1}
+
+
+def test_groups_are_not_left_out_because_their_coordinator_resigns_while_they_are_listed(node: BrokerInProcess) -> None:
+    node.create("wide", 1)
+    for group_id in map(str, range(100)):
+        partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=1)]
+        topics = [OffsetCommitRequestTopic(name="wide", partitions=partitions)]
+        node.send(OffsetCommitRequest(group_id=group_id, topics=topics), 8)
+    node.clock.advance_ms(0)
+    groups = node.broker.groups
+    last = [live.index for live in groups.shards][-1]
+    error, found = resign_after(groups.list_groups((), ()), 1, node, last)
+    assert (error, found) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [])

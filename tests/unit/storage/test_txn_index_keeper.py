@@ -11,13 +11,14 @@ import pytest
 
 from oncelog.core.steps import at_once
 from oncelog.storage import producer_replay, recovery, segment_batches, txn_index_keeper
-from oncelog.storage.cleaner import CleaningPass
+from oncelog.storage.cleaner import CleaningPass, DamagedTxnIndexError
 from oncelog.storage.cleaner_plan import Cleanable
 from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.segment_notes import FILE_NAME as NOTES
 from oncelog.storage.txn_index import ENTRY_SIZE_BYTES, AbortedTxn, TxnIndex
 from oncelog.storage.txn_index_keeper import SegmentGoneError
+from tests.unit.storage.faulty_disk import FaultyDisk
 from tests.unit.storage.log_harness import NOW_MS, append_txn, end_txn, new_log, reopen
 
 TRANSACTIONS = 40
@@ -199,6 +200,28 @@ def test_a_check_whose_earlier_segments_are_changed_begins_anew(
     assert [txn.producer_id for txn in found] == list(range(3 * TRANSACTIONS, 4 * TRANSACTIONS))
 
 
+def test_a_search_ends_when_the_segment_that_was_read_goes(tmp_path: Path) -> None:
+    """What is found out anew of a later segment leaves out transactions whose batches were in it."""
+    log = new_log(tmp_path, LogConfig())
+    append_txn(log, 1)
+    end = log.log_end_offset
+    for producer_id in range(2, 5):
+        log.roll(NOW_MS)
+        end_txn(log, producer_id - 1, commit=False)
+        append_txn(log, producer_id)
+    end_txn(log, producer_id, commit=False)
+    log.close()
+    for path in (log.folder / NOTES, log.segments[1].txn_index.path, *sorted(log.folder.glob("*.snapshot"))[:-1]):
+        path.unlink()
+    log = reopen(log)
+    found: list[AbortedTxn] = []
+    steps = log.collect_aborted(0, end, found)
+    next(steps)
+    delete_first(log)
+    with pytest.raises(SegmentGoneError):
+        at_once(steps)
+
+
 def test_an_index_that_could_not_be_rebuilt_is_not_used(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     at_once(search(log, []))
     path = log.segments[0].txn_index.path
@@ -214,3 +237,38 @@ def test_an_index_that_could_not_be_rebuilt_is_not_used(log: Log, monkeypatch: p
     found: list[AbortedTxn] = []
     at_once(search(log, found))
     assert [txn.producer_id for txn in found] == list(range(TRANSACTIONS))
+
+
+def test_an_index_that_could_not_be_rebuilt_is_not_empty_for_a_cleaning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker reads the file. Without entries it would take what was aborted for committed, for ever."""
+    log = new_log(tmp_path, LogConfig())
+    for producer_id in range(TRANSACTIONS):
+        abort(log, producer_id)
+    cleaning = cleaning_of(log)
+    at_once(cleaning.prepare())
+    path = log.segments[0].txn_index.path
+    path.write_bytes(b"\1" * path.stat().st_size)
+    disk = FaultyDisk(monkeypatch, tmp_path)
+    disk.fail(1)
+    with pytest.raises(OSError, match="injected"):
+        at_once(search(log, []))
+    disk.heal()
+    with pytest.raises(DamagedTxnIndexError):
+        cleaning.build_map()
+
+
+@pytest.mark.parametrize("bytes_left", [0, 5, 8 * ENTRY_SIZE_BYTES])
+@pytest.mark.parametrize("filler", [b"", b"\1"])
+def test_a_cut_leaves_what_was_aborted_below_it_also_in_an_index_that_is_damaged(
+    log: Log, bytes_left: int, filler: bytes
+) -> None:
+    at_once(search(log, []))
+    path = log.segments[0].txn_index.path
+    content = path.read_bytes()
+    path.write_bytes(content[:bytes_left] + filler * (len(content) - bytes_left))
+    log.truncate_to(log.log_end_offset - 4, now_ms=NOW_MS)
+    found: list[AbortedTxn] = []
+    at_once(search(log, found))
+    assert [txn.producer_id for txn in found] == list(range(TRANSACTIONS - 2))

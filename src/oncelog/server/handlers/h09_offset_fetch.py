@@ -104,11 +104,18 @@ def _fetch_group(
     if not context.permits(Operation.DESCRIBE, Resource.GROUP, group_id):
         return OffsetFetchResponseGroup(group_id=group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     try:
-        shard = broker.groups.shard_of(group_id)
+        return (yield from _offsets_of(broker, context, group_id, wanted, require_stable, by_id))
     except KafkaError as error:
         return OffsetFetchResponseGroup(group_id=group_id, error_code=error.code)
+
+
+def _offsets_of(
+    broker: Broker, context: RequestContext, group_id: str, wanted: Wanted | None, require_stable: bool, by_id: bool
+) -> Steps[OffsetFetchResponseGroup]:
+    """The shard is found anew for each part: one that this broker has given up meanwhile would know of no offsets."""
+    committed = broker.groups.shard_of(group_id).commits.committed_partitions
     if wanted is None:
-        wanted = yield from _everything(broker, context, shard.commits.committed_partitions(group_id), by_id)
+        wanted = yield from _everything(broker, context, committed(group_id), by_id)
     answer = OffsetFetchResponseGroup(group_id=group_id)
     for key, among in wanted.items():
         found = (
@@ -122,10 +129,11 @@ def _fetch_group(
             if first:
                 yield _PARTITIONS_PER_STEP * ITEM_BYTES
             part = indexes[first : first + _PARTITIONS_PER_STEP]
+            fetch = broker.groups.shard_of(group_id).commits.fetch
             found.partitions += (
                 [_failed(index, refusal) for index in part]
                 if refusal
-                else shard.commits.fetch(group_id, found.name, found.topic_id, part, require_stable=require_stable)
+                else fetch(group_id, found.name, found.topic_id, part, require_stable=require_stable)
             )
         answer.topics.append(found)
     return answer
