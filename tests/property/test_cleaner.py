@@ -210,5 +210,18 @@ class CleanerMachine(RuleBasedStateMachine):
         assert self.log.producer_state.first_undecided_offset == first_open
 
 
+def test_an_epoch_that_only_an_emptied_marker_has_outlives_a_crash() -> None:
+    """A falsifying example, kept: the producer came back with the epoch and the sequence of before."""
+    machine = CleanerMachine()
+    try:
+        machine.put_in_transaction(pid=11, records=[("a", "1")])
+        machine.end_of(11, commit=True, bump=False)
+        machine.a_transaction_ends_in_a_later_segment_and_is_cleaned(commit=False, pid=11, records=[("a", "1")])
+        machine.clean(entries=1, roll=False)
+        machine.kill(forget=False)
+    finally:
+        machine.teardown()
+
+
 CleanerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestCleaner = CleanerMachine.TestCase

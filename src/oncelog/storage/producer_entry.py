@@ -111,7 +111,7 @@ class ProducerEntry:
         with the next sequence to be accepted without a search for duplicates.
         """
         if header.producer_epoch != self.epoch:
-            self._start_epoch(header.producer_epoch)
+            self.start_epoch(header.producer_epoch)
         elif header.base_sequence != self.next_sequence:
             self.batches.clear()
         last_sequence = header.last_sequence
@@ -127,7 +127,7 @@ class ProducerEntry:
     def add_marker(self, header: BatchHeader, marker: ControlMarker) -> None:
         """End the open transaction. A marker of the same epoch (TV0/1) leaves the sequence running."""
         if header.producer_epoch != self.epoch:
-            self._start_epoch(header.producer_epoch)
+            self.start_epoch(header.producer_epoch)
         self.coordinator_epoch = marker.coordinator_epoch
         self.txn_first_offset = NO_OFFSET
         self.last_timestamp = self.last_marker_ms = header.max_timestamp
@@ -164,7 +164,7 @@ class ProducerEntry:
         twin.next_sequence = self.next_sequence
         return twin
 
-    def _start_epoch(self, epoch: int) -> None:
+    def start_epoch(self, epoch: int) -> None:
         self.epoch = epoch
         self.batches.clear()
         self.next_sequence = 0

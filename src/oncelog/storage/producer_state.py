@@ -353,14 +353,22 @@ class ProducerStateManager:
         return None
 
     def _apply_marker(self, header: BatchHeader, control: ControlMarker | None, now_ms: int) -> CompletedTxn | None:
-        """A control batch that compaction emptied, or one of another type, changes nothing."""
-        if control is None or not (control.is_commit or control.is_abort):
+        """A control batch of another type changes nothing. One that compaction emptied was left for its epoch, which
+        fences its producer's predecessors. Kafka passes over it, and after a crash knows an older epoch."""
+        is_marker = control is not None and (control.is_commit or control.is_abort)
+        if not is_marker and header.records_count:
             return None
         producer_id = header.producer_id
         entry = self._producers.get(producer_id)
         if entry is None:
             entry = self._producers[producer_id] = ProducerEntry(producer_id, header.producer_epoch)
+            entry.last_append_ms = now_ms
         first_offset = entry.txn_first_offset
+        if control is None or not is_marker:
+            if first_offset < 0 and header.producer_epoch > entry.epoch:
+                entry.start_epoch(header.producer_epoch)
+                entry.last_append_ms = now_ms
+            return None
         entry.add_marker(header, control)
         entry.last_append_ms = now_ms
         self._verifications.on_marker(producer_id, header.producer_epoch)

@@ -95,7 +95,20 @@ def test_marker_of_the_same_epoch_leaves_sequences_alone() -> None:
     assert partition.send_verified(data(3, txn=True)) == 4
 
 
-def test_emptied_control_batch_and_other_control_types_change_nothing() -> None:
+def test_an_emptied_marker_tells_the_epoch_that_it_was_left_for() -> None:
+    """As in a log that is read again after a crash: the marker's epoch fences whoever has an older one."""
+    partition = Partition()
+    partition.send_verified(data(0, txn=True))
+    partition.end(epoch=0)
+    header, _ = marker(epoch=1, offset=partition.end_offset)
+    assert partition.state.apply(header._replace(records_count=0), now_ms=NOW_MS) is None
+    assert [(each.epoch, each.last_sequence) for each in partition.state.active_producers()] == [(1, -1)]
+    with pytest.raises(KafkaError) as caught:
+        partition.send(data(1, epoch=0))
+    assert caught.value.code is OLD_EPOCH
+
+
+def test_other_control_types_change_nothing() -> None:
     partition = producer_at(5, is_open=True)
     before = partition.state.take_snapshot()
     header, _ = marker(epoch=9, offset=partition.end_offset)
