@@ -285,20 +285,20 @@ class Broker:
         """Whom clients send what controllers decide. In a cluster any broker passes it on."""
         return self.node_id
 
-    def nodes(self, context: RequestContext) -> dict[NodeId, Node]:
+    def nodes(self, context: RequestContext, *, with_fenced: bool = False) -> dict[NodeId, Node]:
         """The brokers, and where to send a client for each. One that listens on all addresses is named by the address
-        that the client reached it by."""
+        that the client reached it by. To those that are fenced, as while they are away, nobody is sent."""
         if self.is_in_cluster:
-            return self._nodes_of_cluster(self.metadata.image, context.peer.listener)
+            return self._nodes_of_cluster(self.metadata.image, context.peer.listener, with_fenced)
         address = self.advertised[context.peer.listener]
         host = context.peer.local_host if address.host in ALL_ADDRESSES else address.host
         return {self.node_id: Node(self.node_id, host, address.port)}
 
-    def _nodes_of_cluster(self, image: Image, listener: str) -> dict[NodeId, Node]:
+    def _nodes_of_cluster(self, image: Image, listener: str, with_fenced: bool) -> dict[NodeId, Node]:
         return {
             broker.broker_id: Node(broker.broker_id, endpoint.host, endpoint.port, broker.rack)
             for broker in image.brokers.values()
-            if not broker.is_fenced and (endpoint := broker.listeners.get(listener)) is not None
+            if (with_fenced or not broker.is_fenced) and (endpoint := broker.listeners.get(listener)) is not None
         }
 
     def why_out_of_reach(self, leader: NodeId, context: RequestContext) -> ErrorCode:

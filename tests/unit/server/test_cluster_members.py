@@ -16,6 +16,7 @@ from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.framing import encode_request_frame, parse_response_header
 from oncelog.protocol.messages.alter_partition import AlterPartitionRequest
 from oncelog.protocol.messages.cluster_metadata import UnregisterBrokerRecord
+from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -54,6 +55,16 @@ def test_both_brokers_serve_and_tell_of_each_other(new_cluster: Callable[..., Vi
     for node in cluster.nodes.values():
         answer = cluster.result(node.send(MetadataRequest(topics=[])))
         assert sorted((broker.node_id, broker.port) for broker in answer.brokers) == [(1, 1001), (2, 1002)]
+
+
+def test_a_broker_that_is_away_is_described_if_asked_for(new_cluster: Callable[..., VirtualCluster]) -> None:
+    cluster = new_cluster()
+    cluster.nodes[2].kill()
+    cluster.controller.fence(2)
+    cluster.until(lambda: cluster.nodes[1].running.metadata.image.brokers[NodeId(2)].is_fenced)
+    for include, described in ((False, [(1, False)]), (True, [(1, False), (2, True)])):
+        answer = cluster.result(cluster.nodes[1].send(DescribeClusterRequest(include_fenced_brokers=include)))
+        assert sorted((broker.broker_id, broker.is_fenced) for broker in answer.brokers) == described
 
 
 def test_acks_all_waits_for_the_follower(new_cluster: Callable[..., VirtualCluster]) -> None:

@@ -21,14 +21,21 @@ def handle(broker: Broker, request: DescribeClusterRequest, context: RequestCont
             error_message="This is a broker; there are no separate controllers to describe.",
             endpoint_type=ENDPOINT_BROKERS,
         )
+    alive = broker.nodes(context).keys()
     return DescribeClusterResponse(
         error_message=None,
         endpoint_type=ENDPOINT_BROKERS,
         cluster_id=broker.cluster_id,
         controller_id=broker.controller_id,
         brokers=[
-            DescribeClusterBroker(broker_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
-            for node in broker.nodes(context).values()
+            DescribeClusterBroker(
+                broker_id=node.node_id,
+                host=node.host,
+                port=node.port,
+                rack=node.rack,
+                is_fenced=node.node_id not in alive,
+            )
+            for node in broker.nodes(context, with_fenced=request.include_fenced_brokers).values()
         ],
         cluster_authorized_operations=context.operations_on_cluster()
         if request.include_cluster_authorized_operations
