@@ -12,6 +12,13 @@ _SEARCH_PROPERTY = suite("tests/property/test_aborted_search.py")
 
 STORAGE_MUTANTS = [
     Mutant(
+        "a marker that compaction emptied tells no epoch",
+        _STATE,
+        "if first_offset < 0 and header.producer_epoch > entry.epoch:",
+        "if False:",
+        (_CLEANER_PROPERTY,),
+    ),
+    Mutant(
         "producers with open transactions expire",
         _STATE,
         "return entry.txn_first_offset < 0 and now_ms",
