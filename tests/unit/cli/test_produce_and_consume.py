@@ -94,7 +94,7 @@ def test_large_input_takes_the_fast_way_with_the_same_result(
 
 def test_a_file_shows_its_progress_in_a_terminal(servers: str, topic: str, tmp_path: Path) -> None:
     source = tmp_path / "lines"
-    source.write_text(("x" * 99 + "\n") * 1_500_000)  # for longer than the second after which progress is shown
+    source.write_text(("x" * 36 + "\n") * 10_000_000)  # for longer than the second after which progress is shown
     main_end, child_end = pty.openpty()
     command = [sys.executable, "-m", "oncelog", "produce", topic, str(source)]
     child = subprocess.Popen(command, stderr=child_end, env={**os.environ, "TERM": "xterm", "COLUMNS": "100"})
@@ -105,8 +105,8 @@ def test_a_file_shows_its_progress_in_a_terminal(servers: str, topic: str, tmp_p
             seen += part
     os.close(main_end)
     assert child.wait(30) == 0
-    assert b"150.0 MB" in seen
-    assert f"1,500,000 records to {topic}".encode() in seen
+    assert b"370.0 MB" in seen
+    assert f"10,000,000 records to {topic}".encode() in seen
 
 
 def test_records_without_a_key_delimiter_name_their_line(run: Run, topic: str, tmp_path: Path) -> None:
