@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
 
+from oncelog.core import ids
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -507,17 +508,23 @@ class History:
 
 @contextmanager
 def short_epochs(wanted: bool) -> Iterator[None]:
-    """Lets producer ids run out of epochs after a few, everywhere in the broker."""
-    changed: list[tuple[Any, str, int]] = []
+    """Lets producer ids run out of epochs after a few, everywhere in the broker.
+
+    A module that is imported meanwhile takes the short ones for its own, so all are looked at in the end.
+    """
+    usual = (ids.EPOCH_MAX, ids.EPOCH_EXHAUSTED)
     if wanted:
-        for name, module in list(sys.modules.items()):
-            if name.startswith("oncelog."):
-                for constant, value in (("EPOCH_MAX", SHORT_EPOCHS + 1), ("EPOCH_EXHAUSTED", SHORT_EPOCHS)):
-                    if hasattr(module, constant):
-                        changed.append((module, constant, getattr(module, constant)))
-                        setattr(module, constant, value)
+        _set_epochs(SHORT_EPOCHS + 1, SHORT_EPOCHS)
     try:
         yield
     finally:
-        for module, constant, value in changed:
-            setattr(module, constant, value)
+        if wanted:
+            _set_epochs(*usual)
+
+
+def _set_epochs(epoch_max: int, epoch_exhausted: int) -> None:
+    for name, module in list(sys.modules.items()):
+        if name.startswith("oncelog."):
+            for constant, value in (("EPOCH_MAX", epoch_max), ("EPOCH_EXHAUSTED", epoch_exhausted)):
+                if hasattr(module, constant):
+                    setattr(module, constant, value)
