@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import logging
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +18,8 @@ def main(play: Callable[[int], None]) -> None:
     parser.add_argument("--seeds", type=int, default=1000)
     parser.add_argument("--from-seed", type=int, default=0)
     options = parser.parse_args()
+    # Thousands of faults that are wanted, each of which a server warns of.
+    logging.basicConfig(level=logging.ERROR)
     begin = time.monotonic()
     # Most of what is there stays there. What a history leaves behind is looked for once, when it is over.
     gc.freeze()
