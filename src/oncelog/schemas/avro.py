@@ -12,7 +12,8 @@ from fastavro.schema import SchemaParseException, UnknownType
 from fastavro.validation import ValidationError
 
 from oncelog.schemas.avro_values import enclosed, from_avro, to_avro
-from oncelog.schemas.schema import Budget, InvalidSchema, Schema, load_json
+from oncelog.schemas.pairs import Pairs, problems_of
+from oncelog.schemas.schema import InvalidSchema, Schema, load_json
 
 _READS: Final[Mapping[str, frozenset[str]]] = {
     "long": frozenset({"int"}),
@@ -43,14 +44,9 @@ class AvroSchema:
         return json.dumps(self.source, separators=(",", ":"), ensure_ascii=False)
 
     def unreadable(self, writer: AvroSchema) -> list[str]:
-        comparison = _Comparison(self.names, writer.names, {})
-        problems = comparison.problems(self.root, writer.root, "")
-        known = 0
-        while not problems and len(comparison.unreadable) > known:
-            known = len(comparison.unreadable)
-            comparison = _Comparison(self.names, writer.names, comparison.unreadable)
-            problems = comparison.problems(self.root, writer.root, "")
-        return problems
+        return problems_of(
+            lambda pairs: _Comparison(self.names, writer.names, pairs).problems(self.root, writer.root, "")
+        )
 
     def encode(self, value: Any) -> bytes:
         buffer = io.BytesIO()
@@ -112,38 +108,17 @@ def resolved(schema: Any, names: Mapping[str, Any]) -> Any:
 
 
 class _Comparison:
-    """Pairs that are being compared are taken for readable, so that recursive types end. That can be wrong.
-
-    So the comparison is repeated with the pairs that were found to be unreadable, until there are no more of them.
-    """
-
-    def __init__(
-        self,
-        reader_names: Mapping[str, Any],
-        writer_names: Mapping[str, Any],
-        unreadable: Mapping[tuple[int, int], list[str]],
-    ) -> None:
+    def __init__(self, reader_names: Mapping[str, Any], writer_names: Mapping[str, Any], pairs: Pairs) -> None:
         self._reader_names = reader_names
         self._writer_names = writer_names
-        self._assumed = unreadable
-        self._budget = Budget()
-        self._known: dict[tuple[int, int], list[str]] = {}
-
-    @property
-    def unreadable(self) -> dict[tuple[int, int], list[str]]:
-        """Problems by the `id()` of the reader's schema and of the writer's."""
-        return {pair: problems for pair, problems in self._known.items() if problems}
+        self._pairs = pairs
 
     def problems(self, reader: Any, writer: Any, path: str) -> list[str]:
-        self._budget.spend()
+        self._pairs.spend()
         reader, writer = resolved(reader, self._reader_names), resolved(writer, self._writer_names)
         if not isinstance(reader, dict | list) or not isinstance(writer, dict | list):
             return self._compare(reader, writer, path)
-        pair = (id(reader), id(writer))
-        if pair not in self._known:
-            self._known[pair] = self._assumed.get(pair, [])
-            self._known[pair] = self._compare(reader, writer, path)
-        return self._known[pair]
+        return self._pairs.problems(reader, writer, lambda: self._compare(reader, writer, path))
 
     def _compare(self, reader: Any, writer: Any, path: str) -> list[str]:
         if isinstance(writer, list):

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import re2
 
-from oncelog.schemas.schema import Budget
+from oncelog.schemas.pairs import Pairs, problems_of
 
 _COMBINATIONS: Final = ("allOf", "anyOf", "oneOf")
 _KEYWORDS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -71,42 +71,17 @@ class Side(NamedTuple):
 
 def incompatibilities(old: Side, new: Side) -> list[str]:
     """Why not every document of the old schema is valid for the new one; empty if all are."""
-    comparison, known = Comparison(), 0
-    problems = comparison.problems(old, new)
-    while not problems and len(comparison.incompatible) > known:
-        known = len(comparison.incompatible)
-        comparison = Comparison(comparison)
-        problems = comparison.problems(old, new)
-    return problems
+    return problems_of(lambda pairs: Comparison(pairs).problems(old, new))
 
 
 class Comparison:
-    """Pairs that are being compared are taken for compatible, so that recursion ends. That can be wrong.
-
-    So the comparison is repeated with the pairs that a former one has found to be incompatible, until there are no
-    more of them.
-    """
-
-    def __init__(self, former: Comparison | None = None) -> None:
-        self._known: dict[tuple[int, int], list[str]] = {}
-        self._assumed = {} if former is None else former.incompatible
-        self._budget = Budget()
-        self._kept: list[Any] = [] if former is None else [former._kept]
-        """Schemas whose identities are keys above, so that they stay theirs."""
-
-    @property
-    def incompatible(self) -> dict[tuple[int, int], list[str]]:
-        return {pair: problems for pair, problems in self._known.items() if problems}
+    def __init__(self, pairs: Pairs) -> None:
+        self._pairs = pairs
 
     def problems(self, old: Side, new: Side, path: str = "#") -> list[str]:
-        self._budget.spend()
+        self._pairs.spend()
         old, new = old.resolved(), new.resolved()
-        pair = (id(old.schema), id(new.schema))
-        if pair not in self._known:
-            self._kept += [old.schema, new.schema]
-            self._known[pair] = self._assumed.get(pair, [])
-            self._known[pair] = self._compare(old, new, path)
-        return self._known[pair]
+        return self._pairs.problems(old.schema, new.schema, lambda: self._compare(old, new, path))
 
     def _compare(self, old: Side, new: Side, path: str) -> list[str]:
         if is_anything(new.schema) or is_nothing(old.schema):

@@ -13,8 +13,6 @@ JSON: Final = "JSON"
 PROTOBUF: Final = "PROTOBUF"
 REFERENCES_MAX: Final = 1000
 """Of one schema, with the references of its references."""
-COMPARISONS_MAX: Final = 50_000
-"""Of parts of two schemas: more of them would keep others waiting for too long."""
 
 
 class InvalidSchema(ValueError):
@@ -97,18 +95,6 @@ def _references(given: Any) -> tuple[Reference, ...]:
 
 Find = Callable[[Reference], Schema]
 """The schema of a reference; raises InvalidSchema if there is none."""
-
-
-class Budget:
-    """Counts comparisons. Raises InvalidSchema when there are too many."""
-
-    def __init__(self) -> None:
-        self._left = COMPARISONS_MAX
-
-    def spend(self) -> None:
-        self._left -= 1
-        if self._left < 0:
-            raise InvalidSchema(f"it has too many parts: comparing it takes more than {COMPARISONS_MAX} steps")
 
 
 class ParsedSchema(Protocol):

@@ -233,6 +233,6 @@ def test_schemas_that_would_take_too_long_to_compare_are_refused(monkeypatch: py
         return schema({"anyOf": [{"enum": [number]} for number in range(start, start + 40)]})
 
     assert many(1).unreadable(many(0)) != []
-    monkeypatch.setattr("oncelog.schemas.schema.COMPARISONS_MAX", 1000)
+    monkeypatch.setattr("oncelog.schemas.pairs.COMPARISONS_MAX", 1000)
     with pytest.raises(InvalidSchema, match="too many parts"):
         many(1).unreadable(many(0))
