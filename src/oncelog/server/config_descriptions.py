@@ -39,14 +39,14 @@ def other_node(node_id: int, name: str) -> KafkaError:
     )
 
 
-def authorize(context: RequestContext, operation: Operation, resource_type: int, name: str) -> None:
+def _authorize(context: RequestContext, resource_type: int, name: str) -> None:
     """Settings of brokers and loggers are those of the cluster."""
     if resource_type == ResourceType.TOPIC:
-        context.require(operation, Resource.TOPIC, name)
+        context.require(Operation.DESCRIBE_CONFIGS, Resource.TOPIC, name)
     elif resource_type == ResourceType.GROUP:
-        context.require(operation, Resource.GROUP, name)
+        context.require(Operation.DESCRIBE_CONFIGS, Resource.GROUP, name)
     else:
-        context.require(operation, Resource.CLUSTER)
+        context.require(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER)
 
 
 def describe_configs(
@@ -70,7 +70,7 @@ def _answer(
         error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
     )
     try:
-        authorize(context, Operation.DESCRIBE_CONFIGS, resource.resource_type, resource.resource_name)
+        _authorize(context, resource.resource_type, resource.resource_name)
         result.configs = _configs(node, resource, request)
     except KafkaError as error:
         result.error_code, result.error_message = error.code, error.message

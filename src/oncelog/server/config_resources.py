@@ -6,20 +6,18 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from oncelog.controller.config_changes import change_setting, known_key, without_settings
-from oncelog.controller.topic_rules import check_name
+from oncelog.controller.config_changes import change_setting, known_key
 from oncelog.core.broker_config import warnings_of
 from oncelog.core.config import ConfigError, Settings
 from oncelog.core.config_resources import ResourceType
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.topic_config import TOPIC_CONFIG
-from oncelog.core.topic_settings import NotDynamicError, dynamic_settings
+from oncelog.core.topic_settings import BrokerSettings, NotDynamicError, dynamic_settings
 from oncelog.protocol.messages.alter_configs import AlterConfigsResource
 from oncelog.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource as IncrementalAlterConfigsResource,
 )
-from oncelog.server.authorization import Operation
-from oncelog.server.config_descriptions import authorize, other_node
+from oncelog.server.authorization import Operation, Resource
+from oncelog.server.config_descriptions import other_node
 from oncelog.server.context import RequestContext
 
 if TYPE_CHECKING:
@@ -36,19 +34,14 @@ def _given(resource: AlterConfigsResource) -> Mapping[str, str]:
     return present
 
 
-def _changed(broker: Broker, resource: IncrementalAlterConfigsResource) -> Mapping[str, str]:
+def _changed(broker: Broker, resource: IncrementalAlterConfigsResource, stored: Mapping[str, str]) -> Mapping[str, str]:
     names = [config.name for config in resource.configs]
     if len(set(names)) < len(names):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-    configs = dict(_current(broker, resource.resource_type, resource.resource_name))
-    table = TOPIC_CONFIG if resource.resource_type == ResourceType.TOPIC else broker.broker_settings.table
-    words = broker.broker_settings.topic_settings({}).words
+    table, configs = broker.broker_settings.table, dict(stored)
     for config in resource.configs:
         known_key(table, config.name)
-        change_setting(
-            table, configs, config.name, config.config_operation, config.value,
-            words if table is TOPIC_CONFIG else lambda _: (),
-        )  # fmt: skip
+        change_setting(table, configs, config.name, config.config_operation, config.value, lambda _: ())
     return configs
 
 
@@ -60,37 +53,27 @@ def refusal(
     if resource.resource_type != ResourceType.BROKER:
         return None
     try:
-        authorize(context, Operation.ALTER_CONFIGS, resource.resource_type, name)
-        _current(broker, resource.resource_type, name)
+        context.require(Operation.ALTER_CONFIGS, Resource.CLUSTER)
+        if name not in ("", str(broker.node_id)):
+            raise other_node(broker.node_id, name)
+        stored = broker.metadata.broker_configs.get(name, {})
         is_whole = isinstance(resource, AlterConfigsResource)
-        wanted = _given(resource) if is_whole else _changed(broker, resource)  # type: ignore[arg-type]  # one of two
+        wanted = _given(resource) if is_whole else _changed(broker, resource, stored)  # type: ignore[arg-type]  # one of two
         named = {config.name for config in resource.configs}
-        _check_broker_settings(broker, name, {key: value for key, value in wanted.items() if key in named})
+        _check(broker.broker_settings, stored, {key: value for key, value in wanted.items() if key in named})
     except KafkaError as error:
         return error
     return None
 
 
-def _current(broker: Broker, resource_type: int, name: str) -> Mapping[str, str]:
-    if resource_type == ResourceType.TOPIC:
-        check_name(name)
-        return broker.metadata.require(name).configs
-    if resource_type == ResourceType.BROKER:
-        if name not in ("", str(broker.node_id)):
-            raise other_node(broker.node_id, name)
-        return broker.metadata.broker_configs.get(name, {})
-    raise without_settings(resource_type)
-
-
-def _check_broker_settings(broker: Broker, name: str, configs: Mapping[str, str]) -> None:
-    current = broker.metadata.broker_configs.get(name, {})
+def _check(settings: BrokerSettings, stored: Mapping[str, str], configs: Mapping[str, str]) -> None:
     try:
-        dynamic_settings(broker.broker_settings.table, configs)
+        dynamic_settings(settings.table, configs)
     except NotDynamicError as error:
         raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
-    pinned = broker.broker_settings.pinned & {key for key in configs if configs[key] != current.get(key)}
+    pinned = settings.pinned & {key for key in configs if configs[key] != stored.get(key)}
     if pinned:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
