@@ -93,11 +93,6 @@ class Node(NamedTuple):
     rack: str | None = None
 
 
-class LeaderAndEpoch(NamedTuple):
-    node_id: NodeId
-    epoch: int
-
-
 class FinalisedFeatures(NamedTuple):
     epoch: int
     levels: Mapping[str, int]
@@ -306,13 +301,6 @@ class Broker:
         known = self.metadata.image.brokers.get(leader)
         is_elsewhere = known is not None and context.peer.listener not in known.listeners
         return ErrorCode.LISTENER_NOT_FOUND if is_elsewhere else ErrorCode.LEADER_NOT_AVAILABLE
-
-    def current_leader(self, topic: str, index: int) -> LeaderAndEpoch | None:
-        known = self.metadata.topics.get(topic)
-        if known is None or not self.metadata.has_partition(topic, index):
-            return None
-        state = self.metadata.partition_state(known, index)
-        return LeaderAndEpoch(state.leader, state.leader_epoch)
 
     def finalised_features(self) -> FinalisedFeatures:
         """Clients choose their transaction protocol by them."""

@@ -22,8 +22,6 @@ from oncelog.core.waiting import within
 from oncelog.protocol.batch import HEADER_BYTES, TRANSACTIONAL_BIT, BatchHeader, read_header
 from oncelog.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
-    LeaderIdAndEpoch,
-    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -198,7 +196,7 @@ class _Produce:
             failed = any(answer.error_code for topic in response.responses for answer in topic.partition_responses)
             return HANG_UP if failed else None
         if self._request.acks == 1 or not uncommitted:
-            return self._with_leaders(response) if self._broker.is_in_cluster else response
+            return self._with_leaders(response)
         return self._when_all_committed(uncommitted, response)
 
     def _when_all_committed(self, uncommitted: list[_Uncommitted], response: ProduceResponse) -> Promise[Answer]:
@@ -208,7 +206,7 @@ class _Produce:
                     append.response.error_code = error.code  # its offset stays: it may still be committed
                 elif error is not None:
                     _fail(append.response, error)
-            return self._with_leaders(response) if self._broker.is_in_cluster else response
+            return self._with_leaders(response)
 
         return gather([self._committed(append) for append in uncommitted]).map(respond)
 
@@ -221,20 +219,16 @@ class _Produce:
         return within(self._broker.scheduler, self._request.timeout_ms, committed, error)
 
     def _with_leaders(self, response: ProduceResponse) -> ProduceResponse:
-        """Clients are told who leads what this broker does not lead (KIP-951)."""
-        nodes = self._broker.nodes(self._context)
-        told = set()
-        for topic in response.responses:
-            for answer in topic.partition_responses:
-                if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                    leader = self._broker.current_leader(topic.name, answer.index)
-                    if leader is not None and leader.node_id in nodes:
-                        answer.current_leader = LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.epoch)
-                        told.add(leader.node_id)
-        response.node_endpoints = [
-            NodeEndpoint(node_id=node, host=nodes[node].host, port=nodes[node].port, rack=nodes[node].rack)
-            for node in sorted(told)
-        ]
+        if self._broker.is_in_cluster:
+            from oncelog.server.current_leaders import tell_leaders
+
+            refused = (
+                (answer, topic.name, answer.index)
+                for topic in response.responses
+                for answer in topic.partition_responses
+                if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            )
+            tell_leaders(self._broker, self._context, refused, response)
         return response
 
     def _append(

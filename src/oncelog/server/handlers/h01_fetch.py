@@ -20,8 +20,6 @@ from oncelog.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
-    LeaderIdAndEpoch,
-    NodeEndpoint,
     PartitionData,
 )
 from oncelog.server.aborted_transactions import AbortedTransactions
@@ -368,20 +366,11 @@ class _Fetch:
             responses=list(topics.values()),
         )
         if self._broker.is_in_cluster:
-            self._tell_leaders(reads, response)
-        return response
+            from oncelog.server.current_leaders import tell_leaders
 
-    def _tell_leaders(self, reads: list[_Read], response: FetchResponse) -> None:
-        """Clients are told who leads what this broker does not lead (KIP-951)."""
-        nodes = self._broker.nodes(self._context)
-        told = set()
-        for read in reads:
-            if read.data.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
-                leader = self._broker.current_leader(read.target.topic, read.target.partition)
-                if leader is not None and leader.node_id in nodes:
-                    read.data.current_leader = LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.epoch)
-                    told.add(leader.node_id)
-        response.node_endpoints = [
-            NodeEndpoint(node_id=node, host=nodes[node].host, port=nodes[node].port, rack=nodes[node].rack)
-            for node in sorted(told)
-        ]
+            codes = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+            refused = (
+                (read.data, read.target.topic, read.target.partition) for read in reads if read.data.error_code in codes
+            )
+            tell_leaders(self._broker, self._context, refused, response)
+        return response
