@@ -70,7 +70,6 @@ if TYPE_CHECKING:
     from oncelog.cluster.metadata_draft import MetadataDraft
     from oncelog.controller.image import Image
     from oncelog.protocol.messages.broker_registration import Listener as Endpoint
-    from oncelog.security.scram_decoys import Decoys
     from oncelog.server.cluster_topics import ClusterTopics
     from oncelog.server.login import Logins
     from oncelog.server.membership import Membership
@@ -190,7 +189,6 @@ class Broker:
         self.upkeep = LogUpkeep(self)
         self.log_starts = LogStarts(self.upkeep.write_checkpoint)
         self.dispatcher = Dispatcher(self)
-        self._decoys: Decoys | None = None
         self.has_started = False
         self._has_ended = False
         self.stopped = False
@@ -256,24 +254,11 @@ class Broker:
             scheduler=self.scheduler,
             steady_ms=self.steady_ms,
             users=lambda: self.metadata.users,
-            decoys=self._known_decoys,
+            secret=lambda: self.secret,
             new_nonce=self.new_nonce,
             on_failure=lambda: self.metrics.rejected(ErrorCode.SASL_AUTHENTICATION_FAILED.name),
+            is_alone=not self.is_in_cluster,
         )
-
-    def _known_decoys(self) -> Decoys:
-        """Whoever knocks asks for them: they are not made anew each time."""
-        from oncelog.security.scram_decoys import Decoys, shared_secret
-
-        if self._decoys is None:
-            users = self.metadata.users
-            shared = shared_secret(users.values()) if self.is_in_cluster else None
-            self._decoys = Decoys(shared or self.secret, ((user.mechanism, users[user]) for user in users))
-        return self._decoys
-
-    def forget_decoys(self) -> None:
-        """Users have changed."""
-        self._decoys = None
 
     @property
     def controller_id(self) -> NodeId:

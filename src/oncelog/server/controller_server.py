@@ -28,7 +28,6 @@ from oncelog.protocol.messages.broker_registration import Listener as Endpoint
 from oncelog.protocol.messages.cluster_metadata import VersionRange, VoterEndpoint, VotersRecord, VotersVoter
 from oncelog.security.acl import Acl, AclAuthorizer
 from oncelog.security.scram import ScramCredential, ScramUser
-from oncelog.security.scram_decoys import Decoys, shared_secret
 from oncelog.server.authorization import AllowClients, Authorizer, acl_authorizer
 from oncelog.server.connection import Connection, close_idle
 from oncelog.server.connection_limits import Admission
@@ -80,7 +79,6 @@ class ControllerServer:
         self._known_scram: object = None
         self._scram_users: dict[ScramUser, ScramCredential] = {}
         self._secret = secrets.token_bytes(_SECRET_BYTES)
-        self._decoys = Decoys(self._secret, ())
         self._idle_interval_s = max(1.0, settings.integer("connections.max.idle.ms") / 1000)
         self._is_stopped = False
         self._fault: asyncio.Future[None] = self._loop.create_future()
@@ -207,27 +205,18 @@ class ControllerServer:
             scheduler=self._scheduler,
             steady_ms=self._scheduler.monotonic_ms,
             users=self._users,
-            decoys=self._known_decoys,
+            secret=lambda: self._secret,
             new_nonce=partial(secrets.token_hex, _NONCE_BYTES),
             on_failure=lambda: None,
+            is_alone=False,
         )
 
     def _users(self) -> dict[ScramUser, ScramCredential]:
-        self._follow_users()
-        return self._scram_users
-
-    def _known_decoys(self) -> Decoys:
-        self._follow_users()
-        return self._decoys
-
-    def _follow_users(self) -> None:
-        """Whoever knocks asks for them: they are not made anew each time."""
+        """They are not made anew for each login."""
         image = EMPTY_IMAGE if self._node is None else self._node.machine.view.image
         if image.scram is not self._known_scram:
             self._known_scram, self._scram_users = image.scram, scram_users(image)
-            users = self._scram_users
-            secret = shared_secret(users.values()) or self._secret
-            self._decoys = Decoys(secret, ((user.mechanism, users[user]) for user in users))
+        return self._scram_users
 
     def _accept(self, connection: Connection) -> Admission:
         if len(self._connections) >= self._connections_max:

@@ -40,7 +40,7 @@ from oncelog.security.oauthbearer import (
 from oncelog.security.plain import PlainServer
 from oncelog.security.sasl import OAUTHBEARER, PLAIN, AuthenticationFailed, ServerMechanism, Step
 from oncelog.security.scram import ScramCredential, ScramMechanism, ScramServer, ScramUser
-from oncelog.security.scram_decoys import Decoys
+from oncelog.security.scram_decoys import Decoys, shared_secret
 from oncelog.server import audit
 from oncelog.server.context import Peer
 from oncelog.server.dispatch import Buffers, LastAnswer, UnservedRequest
@@ -79,13 +79,27 @@ class Logins:
     scheduler: Scheduler
     steady_ms: Callable[[], int]
     users: Callable[[], Mapping[ScramUser, ScramCredential]]
-    decoys: Callable[[], Decoys]
-    """For unknown users, who cannot be told from known ones."""
+    """Another mapping when users have changed."""
+    secret: Callable[[], bytes]
+    """Random bytes of this node."""
     new_nonce: Callable[[], str]
     on_failure: Callable[[], None]
+    is_alone: bool
+    """Whether no other node has the same users."""
     failed: FailedLogins = field(default_factory=FailedLogins)
     key_sets: dict[str, KeySet] = field(default_factory=dict)
     """Of listeners whose clients have tokens, by name."""
+    _decoys: tuple[Mapping[ScramUser, ScramCredential], Decoys] | None = field(default=None, init=False)
+
+    @property
+    def decoys(self) -> Decoys:
+        """For unknown users, who cannot be told from known ones. They are not made anew for each login."""
+        users = self.users()
+        if self._decoys is None or self._decoys[0] is not users:
+            shared = None if self.is_alone else shared_secret(users.values())
+            stored = ((user.mechanism, credential) for user, credential in users.items())
+            self._decoys = users, Decoys(shared or self.secret(), stored)
+        return self._decoys[1]
 
     def read_keys(self, listeners: Sequence[Listener], worker: Worker) -> None:
         for listener in listeners:
@@ -183,7 +197,7 @@ class Login:
             mechanism,
             lambda user: users.get(ScramUser(user, mechanism)),
             nonce=self._logins.new_nonce(),
-            make_up=partial(self._logins.decoys().credential, mechanism),
+            make_up=partial(self._logins.decoys.credential, mechanism),
         )
 
     def _check_bearer(self, token: str) -> Bearer:

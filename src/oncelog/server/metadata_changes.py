@@ -82,7 +82,7 @@ class MetadataChanges:
             at_once(self._broker.partitions.reconfigure(topic))
 
     def _follow_settings(self, delta: Delta) -> Steps[None]:
-        """And ACLs, quotas and users."""
+        """And ACLs and quotas."""
         topics = self._broker.metadata.topics
         if delta.has_broker_settings:
             self._broker.adopt_settings()
@@ -95,8 +95,6 @@ class MetadataChanges:
             self._broker.acls.become(self._broker.metadata.acls)
         if delta.quotas:
             self._broker.quotas.changed()
-        if delta.scram:
-            self._broker.forget_decoys()
 
     def take_role(self, partition: TopicPartition, state: PartitionState) -> Partition | None:
         """The metadata has changed. Coordinators follow the leadership of the partitions of their topics.

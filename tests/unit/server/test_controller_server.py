@@ -71,8 +71,9 @@ def test_users_are_made_anew_when_they_have_changed(tmp_path: Path) -> None:
         users = server._users()
         assert list(users) == [ScramUser("alice", ScramMechanism.SHA_256)]
         assert server._users() is users, "however many connections there are"
-        decoys = server._known_decoys()
-        assert server._known_decoys() is decoys
+        assert server._logins is not None
+        decoys = server._logins.decoys
+        assert server._logins.decoys is decoys
         # All nodes of the cluster, and this one after its next start, tell an unknown user the same.
         shared = shared_secret(users.values())
         assert shared is not None
