@@ -19,7 +19,7 @@ from oncelog.cluster.zookeeper_log import ZooKeeperMetadataLog
 from oncelog.controller.errors import InvalidMetadata
 from oncelog.controller.image import EMPTY_IMAGE
 from oncelog.controller.machine import ControllerConfig, Machine
-from oncelog.core.address import ALL_ADDRESSES, Address, parse_address
+from oncelog.core.address import Address, parse_address
 from oncelog.core.config import ConfigError, Settings
 from oncelog.core.errors import KafkaError
 from oncelog.core.features import KRAFT_VERSION
@@ -98,11 +98,8 @@ class ControllerServer:
             raise ConfigError("cluster.id: controllers that share a log need it for a new folder, all the same one")
         self._folder = take_folder(self._data_dir, cluster_id=cluster_id, node_id=node_id)
         meta = self._folder.meta
-        told = _told(listener, bound)
-        endpoint = Endpoint(
-            name=listener.name, host=told.host, port=told.port, security_protocol=listener.protocol.number
-        )
-        metadata_log = self._metadata_log(zookeeper, meta, node_id, told, endpoint)
+        endpoint = listener.endpoint(listener.advertised_at(bound))
+        metadata_log = self._metadata_log(zookeeper, meta, node_id, endpoint)
         config = ControllerConfig(
             meta.cluster_id, node_id, settings, settings.integer("broker.session.timeout.ms"), FEATURES, LEVELS
         )
@@ -136,14 +133,15 @@ class ControllerServer:
         return bound
 
     def _metadata_log(
-        self, zookeeper: ZooKeeperConfig | None, meta: MetaProperties, node_id: int, told: Address, endpoint: Endpoint
+        self, zookeeper: ZooKeeperConfig | None, meta: MetaProperties, node_id: int, endpoint: Endpoint
     ) -> MetadataLog:
         """In ZooKeeper if there are other controllers, else in the data folder."""
+        address = Address(endpoint.host, endpoint.port)
         if zookeeper is None:
             return FileMetadataLog(
                 self._data_dir,
                 node_id=node_id,
-                address=told,
+                address=address,
                 scheduler=self._scheduler,
                 worker=self._worker,
                 voters=VotersRecord(voters=[_voter(node_id, meta.directory_id or uuid.uuid4(), endpoint)]),
@@ -152,7 +150,7 @@ class ControllerServer:
         return ZooKeeperMetadataLog(
             ZooKeeperClient(zookeeper, self._loop.call_soon_threadsafe),
             node_id=node_id,
-            address=told,
+            address=address,
             scheduler=self._scheduler,
             cluster_id=meta.cluster_id,
             voters=_shared_voters(self._settings, meta.cluster_id, node_id, endpoint),
@@ -238,15 +236,6 @@ class ControllerServer:
             known: dict[Acl, None] = dict.fromkeys(acls_of(image))
             self._acls.become(known)
         return self._acls
-
-
-def _told(listener: Listener, bound: Address) -> Address:
-    told = listener.advertised or bound
-    if told.host in ALL_ADDRESSES:
-        raise ConfigError(
-            f"advertised.listeners: brokers cannot connect to {told}; name the address of this controller"
-        )
-    return Address(told.host, told.port or bound.port)
 
 
 def _fail(fault: asyncio.Future[None], problem: str, key: str | None = None) -> None:

@@ -26,6 +26,7 @@ from oncelog.security.sasl import MECHANISMS, OAUTHBEARER, PLAIN
 from oncelog.server.connection_limits import ListenerLimits
 
 if TYPE_CHECKING:
+    from oncelog.protocol.messages.broker_registration import Listener as Endpoint
     from oncelog.security.oauthbearer import TokenRules
     from oncelog.security.principal_mapping import PrincipalMapping
     from oncelog.tls import TlsSettings
@@ -118,6 +119,24 @@ class Listener:
     """For users that are known by their certificate."""
     limits: ListenerLimits = field(default_factory=ListenerLimits)
     oauth: OAuthSettings | None = None
+
+    def advertised_at(self, bound: Address) -> Address:
+        """The address that others are told, where the listener is bound to this one."""
+        address = self.advertised or bound
+        return Address(address.host, address.port or bound.port)
+
+    def endpoint(self, advertised: Address) -> Endpoint:
+        """The listener as it is registered. Raises ConfigError."""
+        from oncelog.protocol.messages.broker_registration import Listener as Endpoint
+
+        if advertised.host in ALL_ADDRESSES:
+            raise ConfigError(
+                f"advertised.listeners: other nodes cannot connect to {advertised}; name the address of listener "
+                f"{self.name}"
+            )
+        return Endpoint(
+            name=self.name, host=advertised.host, port=advertised.port, security_protocol=self.protocol.number
+        )
 
 
 def parse_listeners(settings: Settings) -> list[Listener]:

@@ -36,7 +36,6 @@ from oncelog.server.log_upkeep import OURSELVES
 from oncelog.server.loop import LoopScheduler, LoopWorker
 
 if TYPE_CHECKING:
-    from oncelog.protocol.messages.broker_registration import Listener as Endpoint
     from oncelog.security.scram import ScramCredential, ScramUser
     from oncelog.server.dispatch import Front
     from oncelog.server.membership import Membership
@@ -187,11 +186,11 @@ class Server:
     async def _join_own(self, listeners: list[Listener]) -> None:
         """Waits until the metadata of the folder is known. Raises ClusterRefusal."""
         # Nobody else is there who would have to know where all addresses are.
-        told = {
+        addresses = {
             name: Address(LOOPBACK, where.port) if where.host in ALL_ADDRESSES else where
             for name, where in self.broker.advertised.items()
         }
-        endpoints = [_endpoint(listener, told[listener.name]) for listener in listeners]
+        endpoints = [listener.endpoint(addresses[listener.name]) for listener in listeners]
         membership = self.broker.join_own(endpoints, listeners[0].name)
         self._watch(membership)
         await self._reached(membership.loaded)
@@ -214,7 +213,7 @@ class Server:
         )
         controllers, brokers = PeerConnections(to_controllers), PeerConnections(to_brokers)
         self._peers = [controllers, brokers]
-        endpoints = [_endpoint(listener, broker.advertised[listener.name]) for listener in listeners]
+        endpoints = [listener.endpoint(broker.advertised[listener.name]) for listener in listeners]
         membership = broker.join(controllers, brokers, endpoints, shared.name)
         self._watch(membership)
         await self._reached(membership.loaded)
@@ -273,8 +272,7 @@ class Server:
         return Login(self.broker.logins, listener)
 
     def _announce(self, listener: Listener, bound: Address) -> None:
-        told = listener.advertised or bound
-        self.broker.advertised[listener.name] = Address(told.host, told.port or bound.port)
+        self.broker.advertised[listener.name] = listener.advertised_at(bound)
         if listener.protocol is not SecurityProtocol.PLAINTEXT or listener.name != listener.protocol.value:
             log.info("listener %s is %s on %s", listener.name, listener.protocol.value, bound)
         warning = exposed(listener)
@@ -385,16 +383,6 @@ def _remove(folder: Path) -> None:
     import shutil
 
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _endpoint(listener: Listener, told: Address) -> Endpoint:
-    from oncelog.protocol.messages.broker_registration import Listener as Endpoint
-
-    if told.host in ALL_ADDRESSES:
-        raise ConfigError(
-            f"advertised.listeners: other nodes cannot connect to {told}; name the address of listener {listener.name}"
-        )
-    return Endpoint(name=listener.name, host=told.host, port=told.port, security_protocol=listener.protocol.number)
 
 
 def _share_descriptors(open_files_max: int) -> Shares:
