@@ -29,6 +29,7 @@ from oncelog.controller.metadata_batches import each_record
 from oncelog.core.clock import Scheduler
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise
+from oncelog.core.steps import at_once, take_slice
 from oncelog.core.worker import Worker
 from oncelog.protocol.messages.broker_registration import Listener
 from oncelog.protocol.messages.cluster_metadata import (
@@ -149,13 +150,12 @@ class ControllerNode:
         self.machine.kraft_version = self.log.committed.quorum.kraft_version
 
     def _apply_on(self) -> None:
-        if self._applying is not None and self._run_slice(self._applying, self._apply_on):
+        if self._applying is not None and take_slice(self._applying, self._scheduler, SLICE_MS, self._apply_on):
             self._applied()
 
     def _apply_at_once(self) -> None:
         if self._applying is not None:
-            for _ in self._applying:
-                pass
+            at_once(self._applying)
             self._applied()
 
     def _applied(self) -> None:
@@ -224,15 +224,6 @@ class ControllerNode:
     def _is_busy(self) -> bool:
         return self._is_appending or self._deciding is not None or self._applying is not None
 
-    def _run_slice(self, steps: _Steps, go_on: Callable[[], None]) -> bool:
-        """Whether that was the end. Else it goes on in the next turn of the loop."""
-        end_ms = self._scheduler.monotonic_ms() + SLICE_MS
-        for _ in steps:
-            if self._scheduler.monotonic_ms() >= end_ms:
-                self._scheduler.call_later_ms(0, go_on)
-                return False
-        return True
-
     def _do_what_waits(self) -> None:
         while self._when_idle and self._deciding is None and self._applying is None:
             self._when_idle.popleft()()
@@ -269,7 +260,7 @@ class ControllerNode:
             if self._deciding is not steps:
                 return  # the office was lost meanwhile
             try:
-                if not self._run_slice(steps, go_on):
+                if not take_slice(steps, self._scheduler, SLICE_MS, go_on):
                     return
             except Exception:
                 log.exception("a round of the controller failed; its requests are refused")

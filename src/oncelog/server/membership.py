@@ -25,7 +25,7 @@ from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.features import KRAFT_VERSION
 from oncelog.core.invariant import invariant
 from oncelog.core.promise import Promise
-from oncelog.core.steps import at_once
+from oncelog.core.steps import at_once, take_slice
 from oncelog.protocol.messages.broker_heartbeat import BrokerHeartbeatResponse
 from oncelog.protocol.messages.broker_registration import BrokerRegistrationResponse, Listener
 from oncelog.protocol.messages.fetch import FetchResponse
@@ -169,13 +169,10 @@ class Membership:
 
     def _go_on(self) -> None:
         """What is decided for thousands of partitions takes long, and others have their turn in between."""
-        steps, end_ms = self._applying, self._broker.scheduler.monotonic_ms() + SLICE_MS
-        for _ in steps or ():
-            if self._broker.scheduler.monotonic_ms() >= end_ms:
-                self._broker.scheduler.call_later_ms(0, self._go_on)
-                return
-        self._applying = None
-        self._quorum_pump.kick()
+        steps = self._applying
+        if steps is None or take_slice(steps, self._broker.scheduler, SLICE_MS, self._go_on):
+            self._applying = None
+            self._quorum_pump.kick()
 
     def finish_applying(self) -> None:
         """The broker stops: what has begun is not left half done."""

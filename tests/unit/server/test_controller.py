@@ -20,6 +20,7 @@ from oncelog.core.address import Address
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise
+from oncelog.core.steps import take_slice
 from oncelog.core.worker import InlineWorker, OneAtATime
 from oncelog.protocol.api import (
     decode_response,
@@ -272,13 +273,12 @@ def test_a_long_request_is_decided_and_applied_in_slices_and_written_as_one(
     let_time_pass(controller, monkeypatch)
     before = controller.log.committed.batches_since_snapshot
     slices: list[int] = []
-    run_slice = ControllerNode._run_slice
 
-    def counted(self: ControllerNode, *arguments: Any) -> bool:
+    def counted(*arguments: Any) -> bool:
         slices.append(len(controller.machine.view.image.topics))
-        return run_slice(self, *arguments)
+        return take_slice(*arguments)
 
-    monkeypatch.setattr(ControllerNode, "_run_slice", counted)
+    monkeypatch.setattr("oncelog.server.controller_node.take_slice", counted)
     answer, later = controller.send(topics("a", 200)), controller.send(topics("b", 1))
     while not later.done:
         assert answer.done == (len(controller.machine.view.image.topics) >= 200), "answered when it is applied"
