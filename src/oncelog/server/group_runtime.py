@@ -28,12 +28,15 @@ from oncelog.storage.verification_guards import VerificationGuard
 
 if TYPE_CHECKING:
     from oncelog.coordinator.group.machine import GroupShard
+    from oncelog.coordinator.group.responses import OffsetsCommitted
     from oncelog.server.broker import Broker
 
 log = logging.getLogger("oncelog.groups")
 
 R = TypeVar("R")
 Operation = Callable[["GroupShard", ReplyHandle, int], Outcome]
+Commit = OffsetCommitRequest | TxnOffsetCommitRequest
+CommitAnswer = OffsetCommitResponse | TxnOffsetCommitResponse
 
 
 class GroupRuntime:
@@ -150,11 +153,16 @@ class GroupRuntime:
             reason = f"all groups and their members would exceed oncelog.groups.max.bytes, {self._bytes_max}"
             raise KafkaError(ErrorCode.POLICY_VIOLATION, reason)
 
-    def refuse_offsets(
-        self,
-        request: OffsetCommitRequest | TxnOffsetCommitRequest,
-        response: OffsetCommitResponse | TxnOffsetCommitResponse,
-    ) -> None:
+    def commit(
+        self, request: Commit, response: OffsetsCommitted, operation: Operation, guard: VerificationGuard | None = None
+    ) -> Promise[OffsetsCommitted]:
+        """Runs an operation that commits the offsets of a request, as far as there is room for them."""
+        from oncelog.coordinator.group.responses import offsets_refused
+
+        self._refuse_offsets(request, response)
+        return self.run(request.group_id, operation, lambda error: offsets_refused(response, error), guard)
+
+    def _refuse_offsets(self, request: Commit, response: CommitAnswer) -> None:
         """Offsets that would exceed the bound get POLICY_VIOLATION in the response."""
         added_bytes_max = sum([len(topic.partitions) for topic in request.topics]) * self._one_offset_bytes_max
         self._offset_bytes_at_most += added_bytes_max

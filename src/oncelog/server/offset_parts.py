@@ -6,16 +6,16 @@ Each offset has a result of its own, so the protocol allows it; offsets of a tra
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
+from oncelog.core.promise import Promise, gather
 from oncelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from oncelog.protocol.messages.offset_delete import OffsetDeleteResponse
 from oncelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from oncelog.server.turns import Steps, one_by_one
 
 OFFSETS_PER_PART: Final = 100
-ANSWERS_PER_STEP: Final = 500
-"""Places for results that are made between two turns of others."""
 
 Request = TypeVar("Request", OffsetCommitRequest, TxnOffsetCommitRequest)
 Response = TypeVar("Response", OffsetCommitResponse, TxnOffsetCommitResponse)
@@ -29,23 +29,29 @@ Message = TypeVar(
 )
 
 
-def parts_of(request: Request, response: Response) -> Iterator[tuple[Request, Response]] | None:
-    """Requests with the response to each; None for a request that is small enough to be one."""
-    return None if _is_small(request) else zip(_split(request), _split(response), strict=True)
+def in_parts(
+    request: Request, response: Response, commit: Callable[[Request, Response], Promise[Response]]
+) -> Steps[Promise[Response]]:
+    """`commit` gets each part of the request, with the part of the response that answers it."""
+    if is_small(request):
+        return commit(request, response)
+    parts = zip(_split(request), _split(response), strict=True)
+    committed = yield from one_by_one(lambda part: commit(*part), parts)
+    return gather(committed).map(lambda _: response)
 
 
 def parts_of_response(response: OffsetDeleteResponse) -> Iterator[OffsetDeleteResponse]:
-    """A part without an offset counts too: its group may be refused."""
-    return iter([response]) if _is_small(response) else _split(response)
+    """At least one part, also without an offset: the group itself may be refused."""
+    return iter([response]) if is_small(response) else _split(response)
 
 
-def _is_small(message: Message) -> bool:
+def is_small(message: Message) -> bool:
     topics = message.topics
     return len(topics) <= OFFSETS_PER_PART and sum([len(topic.partitions) for topic in topics]) <= OFFSETS_PER_PART
 
 
 def _split(message: Message) -> Iterator[Message]:
-    """One part at least. What is noted in the parts of a response is noted in the whole one."""
+    """At least one part. The parts share their partitions with the whole message."""
     part, room = _empty(message), OFFSETS_PER_PART
     for topic in message.topics:
         first = 0

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-from oncelog.coordinator.group.responses import offsets_refused
 from oncelog.core.errors import ErrorCode, KafkaError
-from oncelog.core.promise import Promise, gather
+from oncelog.core.promise import Promise
 from oncelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
@@ -18,9 +16,9 @@ from oncelog.protocol.messages.offset_commit import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
-from oncelog.server.offset_parts import ANSWERS_PER_STEP, parts_of
+from oncelog.server.offset_parts import in_parts, is_small
 from oncelog.server.offset_refusals import Refusal, refusal_of, refuse_all
-from oncelog.server.turns import ITEM_BYTES, Steps
+from oncelog.server.turns import Steps, in_steps
 
 _TOPIC_ID_VERSION = 10
 
@@ -40,26 +38,20 @@ def handle(broker: Broker, request: OffsetCommitRequest, context: RequestContext
             topic_ids[topic.name] = known.topic_id
     if refused is not None:
         return response
-    parts = parts_of(request, response)
-    if parts is None:
-        return _commit(broker, request, response, topic_ids, context.api_version)
-    steps = _commit_parts(broker, parts, response, topic_ids, context.api_version)
+    groups, version = broker.groups, context.api_version
+
+    def commit(part: OffsetCommitRequest, answer: OffsetCommitResponse) -> Promise[OffsetCommitResponse]:
+        return groups.commit(
+            part,
+            answer,
+            lambda shard, reply, now_ms: shard.commits.commit(part, answer, reply, now_ms, topic_ids, version),
+        )
+
+    if is_small(request):
+        return commit(request, response)
+    steps = in_parts(request, response, commit)
     # A promise of HANG_UP is the dispatcher's to deal with.
-    return broker.groups.shards.available().chain(lambda _: broker.turns.begin(steps, context.peer))
-
-
-def _commit_parts(
-    broker: Broker,
-    parts: Iterable[tuple[OffsetCommitRequest, OffsetCommitResponse]],
-    response: OffsetCommitResponse,
-    topic_ids: Mapping[str, UUID],
-    version: int,
-) -> Steps[Promise[OffsetCommitResponse]]:
-    committed: list[Promise[OffsetCommitResponse]] = []
-    for part, answer in parts:
-        committed.append(_commit(broker, part, answer, topic_ids, version))
-        yield
-    return gather(committed).map(lambda _: response)
+    return groups.shards.available().chain(lambda _: broker.turns.begin(steps, context.peer))
 
 
 def _refusal_of_group(broker: Broker, group_id: str, context: RequestContext) -> Refusal | None:
@@ -73,21 +65,6 @@ def _refusal_of_group(broker: Broker, group_id: str, context: RequestContext) ->
     return None
 
 
-def _commit(
-    broker: Broker,
-    request: OffsetCommitRequest,
-    response: OffsetCommitResponse,
-    topic_ids: Mapping[str, UUID],
-    version: int,
-) -> Promise[OffsetCommitResponse]:
-    broker.groups.refuse_offsets(request, response)
-    return broker.groups.run(
-        request.group_id,
-        lambda shard, reply, now_ms: shard.commits.commit(request, response, reply, now_ms, topic_ids, version),
-        lambda error: offsets_refused(response, error),
-    )
-
-
 def _refusal(broker: Broker, context: RequestContext, topic: OffsetCommitRequestTopic) -> Refusal:
     """What is refused of a topic. It is given its name, if the request has its id instead."""
     if context.api_version >= _TOPIC_ID_VERSION:
@@ -99,10 +76,7 @@ def _refusal(broker: Broker, context: RequestContext, topic: OffsetCommitRequest
 
 
 def _answer(topic: OffsetCommitRequestTopic, refusal: Refusal) -> Steps[OffsetCommitResponseTopic]:
-    answered = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
-    for number, entry in enumerate(topic.partitions, start=1):
-        index = entry.partition_index
-        answered.partitions.append(OffsetCommitResponsePartition(partition_index=index, error_code=refusal(index)))
-        if number % ANSWERS_PER_STEP == 0:
-            yield ANSWERS_PER_STEP * ITEM_BYTES
-    return answered
+    indexes = (entry.partition_index for entry in topic.partitions)
+    answers = (OffsetCommitResponsePartition(partition_index=index, error_code=refusal(index)) for index in indexes)
+    partitions = yield from in_steps(answers)
+    return OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)

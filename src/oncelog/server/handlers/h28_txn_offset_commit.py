@@ -13,7 +13,7 @@ from oncelog.coordinator.group.responses import offsets_refused
 from oncelog.coordinator.txn.errors import error_for_txn_offset_commit
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NO_SEQUENCE, ProducerIdAndEpoch, TopicPartition
-from oncelog.core.promise import Promise, gather
+from oncelog.core.promise import Promise
 from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
@@ -23,9 +23,9 @@ from oncelog.protocol.messages.txn_offset_commit import (
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
-from oncelog.server.offset_parts import ANSWERS_PER_STEP, parts_of
+from oncelog.server.offset_parts import in_parts
 from oncelog.server.offset_refusals import Refusal, refusal_of, refuse_all
-from oncelog.server.turns import ITEM_BYTES, Steps
+from oncelog.server.turns import Steps, in_steps
 from oncelog.storage.verification_guards import VerificationGuard
 
 _TV2_VERSION = 5
@@ -45,6 +45,7 @@ class _TxnOffsetCommit:
         self._version = context.api_version
         self._response = TxnOffsetCommitResponse()
         self._topic_ids: dict[str, UUID] = {}
+        self._guard: VerificationGuard | None = None
 
     def run(self) -> Steps[Promise[TxnOffsetCommitResponse]]:
         request = self._request
@@ -69,14 +70,11 @@ class _TxnOffsetCommit:
         has_partitions = False
         for topic in self._request.topics:
             refusal = refused or refusal_of(self._broker, self._context, topic.name)
-            answered = TxnOffsetCommitResponseTopic(name=topic.name)
-            self._response.topics.append(answered)
-            for number, entry in enumerate(topic.partitions, start=1):
-                index, code = entry.partition_index, refusal(entry.partition_index)
-                answered.partitions.append(TxnOffsetCommitResponsePartition(partition_index=index, error_code=code))
-                has_partitions |= not code
-                if number % ANSWERS_PER_STEP == 0:
-                    yield ANSWERS_PER_STEP * ITEM_BYTES
+            indexes = (entry.partition_index for entry in topic.partitions)
+            answers = (TxnOffsetCommitResponsePartition(partition_index=i, error_code=refusal(i)) for i in indexes)
+            partitions = yield from in_steps(answers)
+            self._response.topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions))
+            has_partitions = has_partitions or not all(answer.error_code for answer in partitions)
             known = self._broker.metadata.topics.get(topic.name)
             if known is not None:
                 self._topic_ids[topic.name] = known.topic_id
@@ -118,33 +116,20 @@ class _TxnOffsetCommit:
         return self._commit(guard)
 
     def _commit(self, guard: VerificationGuard | None) -> Promise[TxnOffsetCommitResponse]:
+        self._guard = guard
         # A promise of HANG_UP is the dispatcher's to deal with.
-        return self._broker.turns.begin(self._commit_parts(guard), self._context.peer)
-
-    def _commit_parts(self, guard: VerificationGuard | None) -> Steps[Promise[TxnOffsetCommitResponse]]:
-        parts = parts_of(self._request, self._response)
-        if parts is None:
-            return self._commit_part(self._request, self._response, guard)
-        committed: list[Promise[TxnOffsetCommitResponse]] = []
-        for request, response in parts:
-            committed.append(self._commit_part(request, response, guard))
-            guard = None  # the first part has opened the transaction
-            yield
-        return gather(committed).map(lambda _: self._response)
+        return self._broker.turns.begin(in_parts(self._request, self._response, self._commit_part), self._context.peer)
 
     def _commit_part(
-        self,
-        request: TxnOffsetCommitRequest,
-        response: TxnOffsetCommitResponse,
-        guard: VerificationGuard | None,
+        self, request: TxnOffsetCommitRequest, response: TxnOffsetCommitResponse
     ) -> Promise[TxnOffsetCommitResponse]:
-        self._broker.groups.refuse_offsets(request, response)
-        return self._broker.groups.run(
-            request.group_id,
+        guard, self._guard = self._guard, None  # the first part opens the transaction
+        return self._broker.groups.commit(
+            request,
+            response,
             lambda shard, reply, now_ms: shard.commits.commit_in_transaction(
                 request, response, reply, now_ms, self._topic_ids, self._version
             ),
-            lambda error: offsets_refused(response, error),
             guard,
         )
 
