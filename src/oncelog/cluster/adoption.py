@@ -102,7 +102,7 @@ def _doubt(draft: MetadataDraft, survey: LogSurvey) -> None:
     nothing of the producers of a log either, it has forgotten both.
     """
     for name, epoch in survey.leader_epochs.items():
-        topic = draft.topic(name)
+        topic = draft.image.topic(name)
         if topic is not None and epoch >= draft.epoch_of(topic):
             draft.mark_cut(f"the log of {name} has leader epoch {epoch}, which it has not come to")
             return
@@ -115,7 +115,7 @@ def _unknown_logs(log_dir: LogDir, draft: MetadataDraft) -> _Found:
     """The logs of topics that the metadata does not know. Without its end it may know an older topic by that name."""
     found: dict[str, dict[int, Log]] = defaultdict(dict)
     for (name, index), partition_log in log_dir.logs.items():
-        topic = draft.topic(name)
+        topic = draft.image.topic(name)
         if topic is None or (draft.is_cut and not is_of_topic(partition_log, topic.topic_id)):
             found[name][index] = partition_log
     return found
@@ -151,7 +151,7 @@ def _adopt_partitions(log_dir: LogDir, draft: MetadataDraft) -> None:
         counts[name] = max(counts[name], index + 1)
     records: list[Message] = []
     for name, count in counts.items():
-        topic = draft.topic(name)
+        topic = draft.image.topic(name)
         if topic is None:
             continue
         for index in range(len(topic.partitions), count):
@@ -192,7 +192,7 @@ def _adopt(found: _Found, draft: MetadataDraft, settings: Settings, left: Loaded
         same = own.get(name)
         if same is not None and same.topic_id == topic_id:
             count = max(count, len(same.partitions))
-        if (known := draft.topic(name)) is not None:
+        if (known := draft.image.topic(name)) is not None:
             records.append(RemoveTopicRecord(topic_id=known.topic_id))
         records += found_topic(name, topic_id, count, epoch, _all_configs(name, settings, left))
         log.info("topic %s is adopted with %d partition(s)", name, count)

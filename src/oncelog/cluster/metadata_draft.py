@@ -63,10 +63,6 @@ class MetadataDraft:
         self.is_new = self.is_cut = False
         self.has_changed = True
 
-    def topic(self, name: str) -> TopicImage | None:
-        topic_id = self.image.topic_ids.get(name)
-        return None if topic_id is None else self.image.topics[topic_id]
-
     # Numbers that are never given out twice
 
     def epoch_of(self, topic: TopicImage) -> LeaderEpoch:
@@ -86,7 +82,7 @@ class MetadataDraft:
     @property
     def doubtful_epoch(self) -> int:
         """See `NodeFacts`."""
-        topic = self.topic(TRANSACTION_STATE_TOPIC)
+        topic = self.image.topic(TRANSACTION_STATE_TOPIC)
         if topic is None:
             return 0
         return self.epoch_of(topic) if self._went_down else self._known_doubtful_epoch

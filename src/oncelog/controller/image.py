@@ -73,6 +73,10 @@ class Image:
     def metadata_version(self) -> int:
         return self.features.get(METADATA_VERSION, METADATA_VERSION_MIN)
 
+    def topic(self, name: str) -> TopicImage | None:
+        topic_id = self.topic_ids.get(name)
+        return None if topic_id is None else self.topics[topic_id]
+
     def topic_settings(self, topic: str) -> Mapping[str, str]:
         return self.settings.get(ConfigResource(ResourceType.TOPIC, topic), {})
 

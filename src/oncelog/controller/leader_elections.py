@@ -50,7 +50,7 @@ def _result(index: int, error: KafkaError | None) -> PartitionResult:
 
 
 def _elect(view: View, name: str, index: int, election: Election, records: list[Message]) -> KafkaError | None:
-    topic = view.topic(name)
+    topic = view.image.topic(name)
     partition = None if topic is None else topic.partitions.get(index)
     if topic is None or partition is None:
         what = f"topic as {name}" if topic is None else f"partition as {name}-{index}"

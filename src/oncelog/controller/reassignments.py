@@ -56,7 +56,7 @@ def alter_reassignments(view: View, request: AlterPartitionReassignmentsRequest)
 
 
 def _place(view: View, name: str, index: int) -> Place:
-    topic = view.topic(name)
+    topic = view.image.topic(name)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
     partition = topic.partitions.get(index)
@@ -122,7 +122,7 @@ def list_reassignments(view: View, request: ListPartitionReassignmentsRequest) -
     if request.topics is None:
         asked += [(topic, list(topic.partitions)) for topic in view.image.topics.values()]
     else:
-        known = ((view.topic(each.name), each.partition_indexes) for each in request.topics)
+        known = ((view.image.topic(each.name), each.partition_indexes) for each in request.topics)
         asked += [(topic, indexes) for topic, indexes in known if topic is not None]
     ongoing = [
         OngoingTopicReassignment(name=topic.name, partitions=moving)

@@ -233,7 +233,7 @@ class TopicChanges:
     def _check_growth(self, request: CreatePartitionsRequest) -> None:
         """Check the number of partitions of all topics of a request together. One topic alone is checked with its own
         answer."""
-        known = ((wanted.count, self._view.topic(wanted.name)) for wanted in request.topics)
+        known = ((wanted.count, self._view.image.topic(wanted.name)) for wanted in request.topics)
         added = [max(0, count - len(topic.partitions)) for count, topic in known if topic is not None]
         if len(added) > 1 and sum(added) > PARTITIONS_PER_REQUEST_MAX:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
@@ -241,7 +241,7 @@ class TopicChanges:
     def _grow(
         self, wanted: CreatePartitionsTopic, records: list[Message], *, is_counted: bool
     ) -> Generator[None, None, None]:
-        topic = self._view.topic(wanted.name)
+        topic = self._view.image.topic(wanted.name)
         if topic is None:
             raise unknown_topic()
         present = len(topic.partitions)
@@ -362,7 +362,7 @@ class TopicChanges:
             if name is None:
                 raise _invalid("Neither topic name nor id were specified.")
             self._authorize_delete(name, describe=True)
-            topic = self._view.topic(name)
+            topic = self._view.image.topic(name)
             if topic is None:
                 raise unknown_topic()
             return topic

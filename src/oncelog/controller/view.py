@@ -83,10 +83,6 @@ class View:
             return UNASSIGNED_DIRECTORY
         return broker.directories[0] if broker.directories else MIGRATING_DIRECTORY
 
-    def topic(self, name: str) -> TopicImage | None:
-        topic_id = self.image.topic_ids.get(name)
-        return None if topic_id is None else self.image.topics[topic_id]
-
     def _topic_value(self, topic: str, name: str) -> ConfigValue | None:
         """One setting of a topic, without parsing the others: it is asked for every partition of a broker that comes or
         goes."""

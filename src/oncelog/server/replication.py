@@ -293,8 +293,8 @@ class Replication:
         )
 
     def _image_of(self, where: TopicPartition) -> PartitionImage | None:
-        topic_id = self._image.topic_ids.get(where.topic)
-        return None if topic_id is None else self._image.topics[topic_id].partitions.get(where.partition)
+        topic = self._image.topic(where.topic)
+        return None if topic is None else topic.partitions.get(where.partition)
 
     def readers_in(self, partition: Partition, rack: str, offset: int) -> list[NodeId]:
         """The replicas to which a consumer in this rack may be sent; none if it is to read here."""

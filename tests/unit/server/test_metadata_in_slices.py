@@ -66,7 +66,7 @@ def test_a_topic_that_is_made_again_in_the_same_change(node: BrokerInProcess, mo
     between_steps(monkeypatch, look)
     own = node.broker.own_controller
     assert own is not None
-    (sample,) = {each.replicas for each in own.node.machine.view.topic("t").partitions.values()}  # type: ignore[union-attr]
+    (sample,) = {each.replicas for each in own.node.machine.view.image.topic("t").partitions.values()}  # type: ignore[union-attr]
     directory = node.broker.log_dir.meta.directory_id
     assert directory is not None
     node.change(
