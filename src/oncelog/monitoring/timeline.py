@@ -44,10 +44,14 @@ def plain_runs(headers: Iterable[BatchHeader]) -> list[PlainRun]:
         elif is_going_on:
             runs[-1] = runs[-1]._replace(last_offset=header.last_offset, last_timestamp=header.max_timestamp)
         else:
-            first_ms = header.max_timestamp if header.timestamp_type_append else header.base_timestamp
-            runs.append(PlainRun(header.base_offset, header.last_offset, first_ms, header.max_timestamp))
+            runs.append(PlainRun(header.base_offset, header.last_offset, first_ms(header), header.max_timestamp))
             is_going_on = True
     return runs
+
+
+def first_ms(header: BatchHeader) -> int:
+    """The time of its first record."""
+    return header.max_timestamp if header.timestamp_type_append else header.base_timestamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +66,10 @@ class Timeline:
     """In the order in which they begin. Of one that began before `start`, only what is in the range is counted."""
     open: tuple[OpenTransaction, ...]
     """What is open on the partition now, in the range or not. The first of them holds readers back."""
-    plain: tuple[PlainRun, ...] = ()
-    asked: tuple[int, int] | None = None
-    """The range asked for, as far as the partition has it; None if it is the one that was read."""
-
-    @property
-    def asked_start(self) -> int:
-        return self.start if self.asked is None else self.asked[0]
-
-    @property
-    def asked_end(self) -> int:
-        return self.end if self.asked is None else self.asked[1]
+    plain: tuple[PlainRun, ...]
+    asked_start: int
+    """The range asked for, as far as the partition has it."""
+    asked_end: int
 
     def outcome_of(self, producer_id: int, offset: int) -> TransactionOutcome | None:
         """What became of a transactional record within the range."""
@@ -159,7 +156,7 @@ def read_timeline(
     spans += [span for header, marker in batches.batches for span in tracker.feed(header, marker)]
     plain = plain_runs(header for header, _ in batches.batches)
     return Timeline(
-        partition, offsets, batches.start, batches.end, tuple(spans), tuple(opened), tuple(plain), (first, last)
+        partition, offsets, batches.start, batches.end, tuple(spans), tuple(opened), tuple(plain), first, last
     )
 
 

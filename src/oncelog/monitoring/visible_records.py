@@ -15,8 +15,7 @@ from oncelog.client.visibility import IsolationLevel
 from oncelog.core.ids import TopicPartition
 from oncelog.monitoring.offsets import PartitionOffsets
 from oncelog.monitoring.range_reader import reader_of
-from oncelog.monitoring.timeline import BATCHES_MAX, READ_BYTES_MAX
-from oncelog.protocol.batch import BatchHeader
+from oncelog.monitoring.timeline import BATCHES_MAX, READ_BYTES_MAX, first_ms
 
 FETCH_BYTES: Final = 256 * 1024
 """Small batches cost time by their number: one answer must not have many times as many as are counted."""
@@ -89,7 +88,7 @@ class KnownRecords:
             elif header.base_offset in visible:
                 if len(self.batches) >= batches_max:
                     return False
-                self.batches.append(_Batch(header.last_offset, header.records_count, _first_ms(header)))
+                self.batches.append(_Batch(header.last_offset, header.records_count, first_ms(header)))
             self.end = header.next_offset
         return True
 
@@ -98,10 +97,6 @@ class KnownRecords:
         records = sum(min(one.records, one.last_offset - self.start + 1) for one in self.batches)
         oldest_ms = self.batches[0].first_ms if self.batches else None
         return VisibleRecords(records, self.end >= last_stable, oldest_ms, len(self.markers))
-
-
-def _first_ms(header: BatchHeader) -> int:
-    return header.max_timestamp if header.timestamp_type_append else header.base_timestamp
 
 
 def count_visible(

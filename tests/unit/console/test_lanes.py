@@ -32,8 +32,14 @@ def span(producer_id: int, first: int, last: int, marker: int | None, aborted: b
     return found
 
 
-def timeline(*spans: TransactionSpan, stable: int = 100, opened: tuple[OpenTransaction, ...] = ()) -> Timeline:
-    return Timeline(PLACE, PartitionOffsets(0, stable, 100), 0, 100, spans, opened)
+def timeline(
+    *spans: TransactionSpan,
+    stable: int = 100,
+    end: int = 100,
+    opened: tuple[OpenTransaction, ...] = (),
+    plain: tuple[PlainRun, ...] = (),
+) -> Timeline:
+    return Timeline(PLACE, PartitionOffsets(0, stable, end), 0, end, spans, opened, plain, 0, end)
 
 
 def test_bars_that_overlap_are_stacked_and_rows_are_used_again() -> None:
@@ -69,7 +75,7 @@ def test_bars_that_are_only_drawn_over_each_other_do_not_overlap() -> None:
     """One after the other, and all of them in a place that is narrower than a bar."""
     crowd = [span(number, number, number, number + 1) for number in range(0, 20, 2)]
     late = span(99, 90_000, 90_001, 90_002)
-    row = lane_row(Timeline(PLACE, PartitionOffsets(0, 99_000, 99_000), 0, 99_000, (*crowd, late), ()), {}, "offset", 0)
+    row = lane_row(timeline(*crowd, late, stable=99_000, end=99_000), {}, "offset", 0)
     assert not row["by_id"]
     assert len({bar["y"] for bar in row["bars"]}) == len(crowd), "packed, so that each can be seen"
 
@@ -110,8 +116,8 @@ def test_by_time_a_bar_goes_from_its_first_record_to_its_marker() -> None:
 
 
 def test_markers_are_ticks_and_plain_records_a_line() -> None:
-    found = Timeline(PLACE, PartitionOffsets(0, 100, 100), 0, 100, (span(1, 0, 8, 9), span(2, 40, 50, None)), (),
-                     (PlainRun(10, 39, 1_010, 1_039), PlainRun(99, 99, 1_099, 1_099)))  # fmt: skip
+    plain = (PlainRun(10, 39, 1_010, 1_039), PlainRun(99, 99, 1_099, 1_099))
+    found = timeline(span(1, 0, 8, 9), span(2, 40, 50, None), plain=plain)
     row = lane_row(found, {}, "offset", 3_000)
     assert [bar["marker_x"] for bar in row["bars"]] == [90.0, None]
     assert row["plain"] == [{"x": 100.0, "to": 400.0}, {"x": 990.0, "to": 1000.0}]
