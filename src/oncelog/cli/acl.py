@@ -311,9 +311,9 @@ def _authorizer_of(access: ClusterAccess) -> AclAuthorizer:
         acls = admin.describe_acls()
         node = admin.describe_cluster().brokers[0].node_id
         configs = admin.describe_configs(ConfigResource(ResourceType.BROKER, str(node)), names)
-    told = {name: configs[name].value or "" for name in names if name in configs}
+    values = {name: configs[name].value or "" for name in names if name in configs}
     return AclAuthorizer(
         acls,
-        super_users=parse_super_users(told.get(names[0], "")),
-        allow_everyone_if_no_acl_found=told.get(names[1]) == "true",
+        super_users=parse_super_users(values.get(names[0], "")),
+        allow_everyone_if_no_acl_found=values.get(names[1]) == "true",
     )

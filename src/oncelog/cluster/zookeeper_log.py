@@ -119,7 +119,7 @@ class ZooKeeperMetadataLog:
         self._incomplete: SnapshotPointer | None = None
         """A snapshot that was not there when it was last read."""
         self._lost_part: str | None = None
-        self._is_own_told = False
+        self._is_own_logged = False
         self._silence: Timer | None = None
         self._retrial: Timer | None = None
 
@@ -326,14 +326,14 @@ class ZooKeeperMetadataLog:
         leader = None if node is None else decode_leader(node.data)
         # A node of this controller's last process stays there until the session of that one is over.
         is_own = leader is not None and leader.node_id == self.node_id
-        if is_own and not self._is_own_told:
+        if is_own and not self._is_own_logged:
             logger.info(
                 "this controller waits: ZooKeeper has a session of the active one, which has node.id %d too. If it is "
                 "that of its last process, it is over in at most %d ms",
                 self.node_id,
                 self._zookeeper.session_timeout_ms,
             )
-        self._is_own_told = is_own
+        self._is_own_logged = is_own
         self._note_leader(None if leader is None or leader.node_id == self.node_id else leader)
         return node is None
 

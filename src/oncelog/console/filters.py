@@ -44,11 +44,11 @@ def labelled(table: Markup) -> Markup:
     return Markup(head + end + _ROW.sub(with_labels, body))
 
 
-_TOLD: Final = (
+_DESCRIBED: Final = (
     *("transactional_id", "producer_id", "producer_epoch", "outcome", "lasted_ms", "first_offset", "last_offset"),
     *("marker_offset", "records", "bytes", "marker_epoch", "coordinator_epoch"),
 )
-_told: Final = itemgetter(*_TOLD)
+_description: Final = itemgetter(*_DESCRIBED)
 
 
 def drawn_bars(lane: Mapping[str, Any]) -> Markup:
@@ -73,12 +73,12 @@ def _drawn(bar: Mapping[str, Any], partition: int, is_first: bool) -> Markup:
 
 def bar_text(bar: Mapping[str, Any]) -> Markup:
     """What a bar of a timeline stands for, in lines. All bars are drawn again after every poll, and few are new."""
-    return _bar_text(_told(bar))
+    return _bar_text(_description(bar))
 
 
 @lru_cache(maxsize=8192)
-def _bar_text(told: tuple[Any, ...]) -> Markup:
-    bar = dict(zip(_TOLD, told, strict=True))
+def _bar_text(description: tuple[Any, ...]) -> Markup:
+    bar = dict(zip(_DESCRIBED, description, strict=True))
     name = bar["transactional_id"] or f"producer {bar['producer_id']}"
     lasted = ""
     if bar["lasted_ms"] is not None:

@@ -149,7 +149,7 @@ def _changed(
     unclean: Sequence[int] = (),
 ) -> Iterator[PartitionChangeRecord]:
     for place in places:
-        change = view.change_as_told(place, is_alive)
+        change = view.change_by_settings(place, is_alive)
         change.isr = [member for member in place.partition.isr if member != without]
         change.unclean_shutdowns = unclean
         record = change.record(place.topic.topic_id, place.partition_index)

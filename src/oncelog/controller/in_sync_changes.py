@@ -54,7 +54,7 @@ def alter_partitions(view: View, request: AlterPartitionRequest, who: Requester)
 def _alter(
     view: View, broker_id: int, place: Place, wanted: PartitionChange, records: list[Message]
 ) -> ChangedPartition:
-    change = view.change_as_told(place)
+    change = view.change_by_settings(place)
     change.isr = [member.broker_id for member in wanted.new_isr_with_epochs]
     change.is_recovering = wanted.leader_recovery_state == _RECOVERING
     record = change.record(place.topic.topic_id, place.partition_index)

@@ -88,7 +88,7 @@ def _cancelled(view: View, place: Place) -> PartitionChangeRecord | None:
     partition, name = place.partition, place.topic.name
     if not _is_moving(partition):
         raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
-    change = view.change_as_told(place)
+    change = view.change_by_settings(place)
     change.replicas = [replica for replica in partition.replicas if replica not in partition.adding_replicas]
     change.isr = [member for member in partition.isr if member not in partition.adding_replicas]
     change.removing, change.adding = (), ()

@@ -119,7 +119,7 @@ class View:
             partition, is_acceptable, self.directory_of, min_isr=self.min_isr(place), has_elr=self.has_elr
         )
 
-    def change_as_told(self, place: Place, is_alive: Callable[[int], bool] | None = None) -> PartitionChange:
+    def change_by_settings(self, place: Place, is_alive: Callable[[int], bool] | None = None) -> PartitionChange:
         """An unclean leader is elected if the topic allows it."""
         change = self.change(place, is_alive)
         if self.allows_unclean(place.topic.name):

@@ -12,12 +12,13 @@ MECHANISMS: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
 
 
 class AuthenticationFailed(Exception):
-    """`told` is the text for the client, None for the one that tells an unknown user from a wrong password no more than
-    from a broken token. The exception's own text is for the operator's log: it never has a password or a token."""
+    """The text of the exception is for the operator's log: it never has a password or a token in it. `client_text` is
+    for the client. With None it gets a text that is the same for an unknown user, a wrong password and a broken
+    token."""
 
-    def __init__(self, reason: str, *, told: str | None = None) -> None:
+    def __init__(self, reason: str, *, client_text: str | None = None) -> None:
         super().__init__(reason)
-        self.told = told
+        self.client_text = client_text
 
 
 class Step(NamedTuple):
@@ -47,4 +48,4 @@ def check_authorization_id(authorization_id: str, user: str) -> None:
     """Nobody may act as somebody else."""
     if authorization_id and authorization_id != user:
         text = "the authorization id differs from the user name"
-        raise AuthenticationFailed(text, told=f"Authentication failed: {text}")
+        raise AuthenticationFailed(text, client_text=f"Authentication failed: {text}")

@@ -22,7 +22,7 @@ from oncelog.server import audit
 from oncelog.server.context import Peer, hold_nothing
 from oncelog.server.dispatch import Buffers, LastAnswer, UnservedRequest
 from oncelog.server.memory_budget import UNSENT_BYTES_MAX
-from oncelog.server.outgoing import TLS_BYTES_MAX, TLS_UNTOLD_BYTES, Outgoing
+from oncelog.server.outgoing import TLS_BYTES_MAX, TLS_UNREPORTED_BYTES, Outgoing
 
 if TYPE_CHECKING:
     from oncelog.core.clock import Scheduler, Timer
@@ -66,7 +66,7 @@ class Connection(asyncio.BufferedProtocol):
         self._outgoing = Outgoing()
         self._handed_bytes = 0
         """What the transport was given last."""
-        self._untold_bytes = 0
+        self._unreported_bytes = 0
         """What it may keep beside that."""
         self._unsent_bytes = 0
         """What the client does not take keeps so much in memory."""
@@ -112,7 +112,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         if transport.get_extra_info("ssl_object") is not None:
-            self._outgoing, self._untold_bytes = Outgoing(TLS_BYTES_MAX), TLS_UNTOLD_BYTES
+            self._outgoing, self._unreported_bytes = Outgoing(TLS_BYTES_MAX), TLS_UNREPORTED_BYTES
         admission = self._admission
         delay_ms = 0
         if admission is None:
@@ -219,7 +219,7 @@ class Connection(asyncio.BufferedProtocol):
             self._budget.make_room()
 
     def _kept_bytes(self) -> int:
-        return self._untold_bytes + self._handed_bytes + self._outgoing.held_bytes
+        return self._unreported_bytes + self._handed_bytes + self._outgoing.held_bytes
 
     def resume_writing(self) -> None:
         self._writable = self.active = True

@@ -72,7 +72,7 @@ class FetchTarget:
             or data.log_start_offset != self.last_log_start_offset
         )
 
-    def told(self, data: PartitionData) -> None:
+    def note(self, data: PartitionData) -> None:
         """A follower that is told where its log diverges takes nothing else from that answer."""
         is_taken = data.diverging_epoch.epoch < 0
         self.last_high_watermark = data.high_watermark if is_taken else -1

@@ -223,13 +223,13 @@ class _Passing:
             log.error("the answer to a request with API key %d cannot be read", self.key, exc_info=answer)
             return Promise.resolved(buffers or [])
         is_complete = not self._silence(answer) and not self._refused
-        told: Promise[Any] = Promise.resolved(None)
+        reported: Promise[Any] = Promise.resolved(None)
         if buffers is not None:
             from oncelog.server.change_report import report
 
             steps = report(self._broker, self._context, self._request, answer)
-            told = self._broker.turns.begin(steps, self.peer, to_the_end=True)
-        return told.chain(lambda _: self._complete(buffers, answer, worker, is_complete=is_complete))
+            reported = self._broker.turns.begin(steps, self.peer, to_the_end=True)
+        return reported.chain(lambda _: self._complete(buffers, answer, worker, is_complete=is_complete))
 
     def _complete(
         self, buffers: Buffers | None, answer: Any, worker: Worker | OneAtATime, *, is_complete: bool

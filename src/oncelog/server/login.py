@@ -130,7 +130,7 @@ class Login:
         self._ends_ms: int | None = None
         self._last_login_ms = 0
         self._lifetime_ms = 0
-        self._is_failure_told = False
+        self._is_failure_logged = False
 
     def serve(self, frame: memoryview, peer: Peer) -> Buffers | Promise[Buffers | None] | None:
         if self.state is State.OPEN and (self._ends_ms is None or frame[:2] != _HANDSHAKE_KEY):
@@ -220,8 +220,8 @@ class Login:
             step = self._step(token, peer)
         except AuthenticationFailed as error:
             code = ErrorCode.SASL_AUTHENTICATION_FAILED
-            told = error.told or _REFUSED % self._mechanism_name
-            answer = _framed(header, SaslAuthenticateResponse(error_code=code, error_message=told))
+            text = error.client_text or _REFUSED % self._mechanism_name
+            answer = _framed(header, SaslAuthenticateResponse(error_code=code, error_message=text))
             return self._fail(answer, str(error), peer)
         lifetime_ms = self._lifetime_ms if step.user is not None else 0
         return _framed(
@@ -249,8 +249,8 @@ class Login:
 
     def _open(self, user: str, ends_s: float | None, peer: Peer) -> None:
         if self._user not in (None, user):
-            told = "Cannot change principals during re-authentication"
-            raise AuthenticationFailed(f"user {self._user!r} logged in again as {user!r}", told=told)
+            text = "Cannot change principals during re-authentication"
+            raise AuthenticationFailed(f"user {self._user!r} logged in again as {user!r}", client_text=text)
         self._last_login_ms = self._now_ms()
         reauth_ms = self._listener.reauth_ms.get(self._mechanism_name, 0)
         lifetimes_ms = [reauth_ms] if reauth_ms else []
@@ -277,9 +277,9 @@ class Login:
 
     def _tell_failure(self, reason: str, peer: Peer) -> None:
         """Once for each login."""
-        if self._is_failure_told:
+        if self._is_failure_logged:
             return
-        self._is_failure_told = True
+        self._is_failure_logged = True
         audit.tell_failed_login(peer.client_host, self._listener.name, self._mechanism_name, reason)
 
     def _now_ms(self) -> int:

@@ -18,7 +18,7 @@ WHOLE_BYTES_MAX: Final = 1024 * 1024
 """No more is handed over as it is: what a partition has in a usual fetch is not copied."""
 PIECE_BYTES: Final = 256 * 1024
 TLS_BYTES_MAX: Final = 64 * 1024
-TLS_UNTOLD_BYTES: Final = 2 * TLS_BYTES_MAX
+TLS_UNREPORTED_BYTES: Final = 2 * TLS_BYTES_MAX
 """What the second transport takes before it tells: as much as loops let it have, and one piece."""
 
 

@@ -148,7 +148,7 @@ class _ReplicaFetch:
         for target, data in reads:
             if self._is_incremental and not target.is_news(data):
                 continue
-            target.told(data)
+            target.note(data)
             if data.records:
                 delivered.append(target.key)
             key = target.topic_id if self._is_by_id else target.topic

@@ -235,8 +235,8 @@ def _without_null(of: Any) -> Any:
     if isinstance(of, list):
         return [_without_null(part) for part in of]
     if isinstance(of, dict):
-        told = ("nullable", "containsNull", "valueContainsNull", "metadata")
-        return {key: _without_null(part) for key, part in of.items() if key not in told}
+        left_out = ("nullable", "containsNull", "valueContainsNull", "metadata")
+        return {key: _without_null(part) for key, part in of.items() if key not in left_out}
     return of
 
 

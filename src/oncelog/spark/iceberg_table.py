@@ -152,15 +152,15 @@ class IcebergTarget:
 
 
 def state_text(owner: int, query: str, last: LastBatch) -> str:
-    told = {"owner": owner, "query": query, "batch": last.number, "plan": last.plan}
-    return json.dumps(told if last.tables is None else {**told, "tables": last.tables})
+    state = {"owner": owner, "query": query, "batch": last.number, "plan": last.plan}
+    return json.dumps(state if last.tables is None else {**state, "tables": last.tables})
 
 
 def state_for(query: str, text: str) -> SinkState:
-    told = json.loads(text)
-    is_of_query = told["query"] == query
-    last = LastBatch(told["batch"], told.get("plan"), told.get("tables")) if is_of_query else LastBatch()
-    return SinkState(told["owner"], is_of_query, last)
+    state = json.loads(text)
+    is_of_query = state["query"] == query
+    last = LastBatch(state["batch"], state.get("plan"), state.get("tables")) if is_of_query else LastBatch()
+    return SinkState(state["owner"], is_of_query, last)
 
 
 def _shape(version: Version) -> tuple[int, int]:

@@ -41,7 +41,7 @@ def test_anything_else_does_not(token: bytes) -> None:
 def test_the_authorization_id_is_told_of_only_to_whom_knows_the_password() -> None:
     with pytest.raises(AuthenticationFailed) as caught:
         PlainServer(USERS).step(b"admin\0bob\0wrong")
-    assert caught.value.told is None
+    assert caught.value.client_text is None
 
 
 def test_a_line_of_a_broker() -> None:

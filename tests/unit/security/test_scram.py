@@ -83,7 +83,7 @@ def test_wrong_password_fails_at_the_proof() -> None:
     assert final is not None
     with pytest.raises(AuthenticationFailed) as caught:
         server.step(final)
-    assert caught.value.told is None
+    assert caught.value.client_text is None
 
 
 def test_an_unknown_user_looks_like_a_known_one_until_the_proof() -> None:

@@ -61,7 +61,7 @@ def _verify(
     opened: list[UnfinishedTransaction] = []
     believed = Report()
     for _ in range(ATTEMPTS_MAX):
-        attempt = Report(told=report)
+        attempt = Report(whole=report)
         try:
             before = _inodes(folder.path)
             opened = verify_partition(PartitionFolder(folder.path), state, attempt, deep=deep)

@@ -60,15 +60,15 @@ class Report:
     size_bytes: int = 0
     reading: Path | None = None
     """The file that is being read."""
-    told: Report | None = None
-    """The report that is told of it, if this one is a part that may be thrown away."""
+    whole: Report | None = None
+    """The report that shows it too, if this one is a part that may be thrown away."""
 
     def begin_log(self, path: Path) -> None:
         self.files += 1
         self.size_bytes += path.stat().st_size
         self.reading = path
-        if self.told is not None:
-            self.told.reading = path
+        if self.whole is not None:
+            self.whole.reading = path
 
     def error(self, check: str, path: Path, what: str, at_start: str, **place: int | None) -> None:
         self.add(Finding(Severity.ERROR, check, path, what, at_start, **place))

@@ -81,11 +81,11 @@ class _Fetch:
         "_promise",
         "_rack",
         "_read_committed",
+        "_reported_bytes",
         "_request",
         "_session",
         "_timer",
         "_token",
-        "_told_bytes",
         "_wake_pending",
         "_wanted",
         "_watched",
@@ -118,7 +118,7 @@ class _Fetch:
         self._promise: Promise[FetchResponse | HangUp] | None = None
         self._watched: list[Partition] = []
         self._wake_pending = False
-        self._told_bytes = 0
+        self._reported_bytes = 0
 
     def start(self) -> Steps[Answer]:
         reads, size_bytes, settled = yield from self._read_all()
@@ -126,9 +126,9 @@ class _Fetch:
             self._min_bytes = min(self._min_bytes, self._broker.budget.fetch_room_bytes())
         if settled or size_bytes >= self._min_bytes or self._request.max_wait_ms <= 0 or not self._wanted:
             return (yield from self._answer(reads))
-        if self._told_bytes:
+        if self._reported_bytes:
             del reads
-            yield self._untold_bytes(0)
+            yield self._unreported_bytes(0)
         promise: Promise[FetchResponse | HangUp] = Promise()
         self._promise = promise
         try:
@@ -219,7 +219,7 @@ class _Fetch:
         aborted = AbortedTransactions()
         for number, target in enumerate(self._wanted):
             if number % _PARTITIONS_PER_STEP == _PARTITIONS_PER_STEP - 1:
-                yield self._untold_bytes(total_bytes)
+                yield self._unreported_bytes(total_bytes)
             read = self._read(target, max_bytes - total_bytes, total_bytes == 0)
             while (partition := read.partition) is not None:
                 if (yield from self._name_aborted(read, partition, aborted, total_bytes)):
@@ -231,10 +231,10 @@ class _Fetch:
             reads.append(read)
         return reads, total_bytes, settled
 
-    def _untold_bytes(self, read_bytes: int) -> int:
+    def _unreported_bytes(self, read_bytes: int) -> int:
         """What is held while others have their turn."""
-        untold_bytes, self._told_bytes = read_bytes - self._told_bytes, read_bytes
-        return untold_bytes
+        unreported_bytes, self._reported_bytes = read_bytes - self._reported_bytes, read_bytes
+        return unreported_bytes
 
     def _name_aborted(
         self, read: _Read, partition: Partition, aborted: AbortedTransactions, before_bytes: int
@@ -245,7 +245,7 @@ class _Fetch:
         try:
             while True:
                 next(steps)
-                yield self._untold_bytes(before_bytes + read.size_bytes)
+                yield self._unreported_bytes(before_bytes + read.size_bytes)
         except StopIteration as done:
             is_named = done.value
         except KafkaError as error:
@@ -351,7 +351,7 @@ class _Fetch:
             target, data = read.target, read.data
             if self._incremental and not target.is_news(data):
                 continue
-            target.told(data)
+            target.note(data)
             key = target.topic_id if self._by_id else target.topic
             topic = topics.get(key)
             if topic is None:
