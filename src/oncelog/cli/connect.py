@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncelog.cli import progress
+from oncelog.cli import parsing, progress
 from oncelog.cli.cluster_access import ClusterAccess, cluster_options
 from oncelog.cli.output import count_of, output_option, print_json, print_table, print_wrapped, show_duration
 from oncelog.core.address import LOOPBACK, parse_address
@@ -144,7 +143,7 @@ def status_command(access: ClusterAccess, output: str) -> None:
     columns = ["connector", "state", "records", "commits", "dead", "restarts", "lag", "reported"]
     if any(row["snapshot"] for row in rows):
         columns.insert(2, "snapshot")
-    now_ms = int(time.time() * 1000)
+    now_ms = parsing.now_ms()
     shown = [
         {
             **row,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
@@ -128,7 +127,7 @@ def _reset(access: ClusterAccess, group: str, topics: tuple[str, ...], start: st
     """The command that moves the group there. `-N` is another place there than here."""
     from oncelog.monitoring.positions import PositionKind
 
-    known = start is not None and parsing.position(start, int(time.time() * 1000)).kind is not PositionKind.RELATIVE
+    known = start is not None and parsing.position(start, parsing.now_ms()).kind is not PositionKind.RELATIVE
     names = [f"--topic={topic}" for topic in topics]
     return access.command("group", "reset-offsets", group, *names, f"--to={start if known else 'earliest'}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -117,7 +116,7 @@ def reset_command(
 
     if not group:
         raise click.UsageError("the name of the group is empty")
-    position = parsing.position(target, int(time.time() * 1000))
+    position = parsing.position(target, parsing.now_ms())
     with access.admin() as admin:
         if not dry_run and admin.describe_groups([group])[group].members:
             raise click.ClickException(f"group {group} has members, and they keep its offsets: stop them first")

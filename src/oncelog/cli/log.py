@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -271,7 +270,7 @@ def find_command(
         )
         if offset is None and moment is None and selection.is_everything:
             raise click.UsageError("say what to find: --offset, --time, --key, --text, --producer, --transactional-id")
-        at_ms = parsing.time_ms(moment, _now_ms()) if moment is not None else None
+        at_ms = parsing.time_ms(moment, parsing.now_ms()) if moment is not None else None
         found = 0
         for hit in _hits(folders_of(path), offset, at_ms, selection):
             with progress.hidden():
@@ -436,9 +435,5 @@ def _selection(
         producer_ids=_producer_ids(ids, producers, transactional_id),
         transactional_id=transactional_id,
         offsets=parsing.offset_range(offsets) if offsets is not None else EVERYTHING,
-        times=parsing.time_range(times, _now_ms()) if times is not None else EVERYTHING,
+        times=parsing.time_range(times, parsing.now_ms()) if times is not None else EVERYTHING,
     )
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

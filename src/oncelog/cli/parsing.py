@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -53,6 +54,10 @@ class NewPath(click.Path):
         if value == "":
             self.fail("the name is empty", param, ctx)
         return super().convert(value, param, ctx)
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def duration_ms(text: str, option: str | None = None, *, low: int = 0) -> int:

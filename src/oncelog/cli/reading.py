@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -72,7 +71,7 @@ class Planner:
     def plan(self, partitions: list[TopicPartition], start: str | None, stop: str | None) -> Reading:
         offsets = partition_offsets(self._admin, partitions)
         limits = {partition: found.limit(self._config.isolation) for partition, found in offsets.items()}
-        now_ms = int(time.time() * 1000)
+        now_ms = parsing.now_ms()
         start = "earliest" if start is None else start
         starts = self._within(offsets, self._place(start, now_ms, offsets, limits))
         if parsing.position(start, now_ms).kind is PositionKind.TIME_MS:

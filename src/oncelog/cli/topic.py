@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -216,7 +215,7 @@ def delete_records_command(access: ClusterAccess, topics: tuple[str, ...], befor
     from oncelog.monitoring.offsets import partition_offsets
     from oncelog.monitoring.positions import PositionKind, find_offsets
 
-    position = parsing.position(before, int(time.time() * 1000))
+    position = parsing.position(before, parsing.now_ms())
     if position.kind is PositionKind.RELATIVE:
         raise click.BadParameter(f"{before!r}: write latest, an offset or a time", param_hint="--before")
     with access.admin() as admin:

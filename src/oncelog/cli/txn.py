@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -59,10 +58,6 @@ def txn_command() -> None:
     """See transactions, find out which one holds readers back, and end it."""
 
 
-def _now_ms() -> int:
-    return int(time.time() * 1000)
-
-
 # What coordinators know
 
 
@@ -92,7 +87,7 @@ def list_command(
             older_than_ms=parsing.duration_ms(older_than, "--older-than") if older_than is not None else -1,
             pattern=pattern,
         )
-    now_ms = _now_ms()
+    now_ms = parsing.now_ms()
     rows = [transaction.as_row(now_ms) for transaction in found]
     if output == "json":
         print_json(rows)
@@ -120,7 +115,7 @@ def describe_command(access: ClusterAccess, ids: tuple[str, ...], output: str) -
     with access.admin() as admin:
         _require_ids(admin, ids)
         described = admin.describe_transactions(ids)
-    now_ms = _now_ms()
+    now_ms = parsing.now_ms()
     if output == "json":
         print_json([description_row(described[i], now_ms) for i in ids])
         return
@@ -169,7 +164,7 @@ def blocking_command(access: ClusterAccess, topics: tuple[str, ...], output: str
         )
         held = held_back_partitions(admin, wanted)
         waiting = [count_waiting(admin, one) for one in held]
-    now_ms = _now_ms()
+    now_ms = parsing.now_ms()
     if output == "json":
         print_json([_held_row(access, *found, now_ms) for found in zip(held, waiting, strict=True)])
         return
@@ -253,7 +248,7 @@ def hanging_command(access: ClusterAccess, topics: tuple[str, ...], older_than: 
     with access.admin() as admin:
         infos = matching_topics(admin, topics) if topics else admin.list_topics(internal=True)
         found = open_transactions(admin, transaction_partitions(infos))
-    now_ms = _now_ms()
+    now_ms = parsing.now_ms()
     hanging = hanging_transactions(found, parsing.duration_ms(older_than, "--older-than"), now_ms)
     if output == "json":
         print_json([_open_row(access, txn, now_ms) for txn in hanging])
@@ -401,13 +396,13 @@ def watch_command(access: ClusterAccess, lasting: str | None, count: int | None,
     properties = access.properties(CONSUMER_TABLE, auto_offset_reset="latest")
     with access.admin() as admin, Consumer(properties) as consumer:
         opened = describe_known(admin, [t.transactional_id for t in admin.list_transactions(states=["Ongoing"])])
-        end_ms = None if lasting is None else _now_ms() + parsing.duration_ms(lasting, "--for")
+        end_ms = None if lasting is None else parsing.now_ms() + parsing.duration_ms(lasting, "--for")
         polls = poll_for_ever(TransactionFollower(admin, consumer), Outage(), interval_ms)
-        batches = txn_watch.bounded(polls, end_ms, count, _now_ms)
+        batches = txn_watch.bounded(polls, end_ms, count, parsing.now_ms)
         try:
             if output == "text" and sys.stdout.isatty():
                 progress.turn_off()
-                txn_watch.draw_live(TransactionActivity(opened.values()), batches, _now_ms)
+                txn_watch.draw_live(TransactionActivity(opened.values()), batches, parsing.now_ms)
                 return
             for events in batches:
                 if output == "json":
