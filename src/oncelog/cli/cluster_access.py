@@ -115,18 +115,13 @@ class ClusterAccess:
         """Raises ClickException if nobody listens at any of the addresses."""
         from oncelog.client.config import parse_addresses
 
-        problems = []
         addresses = parse_addresses(self.bootstrap_servers)
-        for host, port in progress.each(addresses, lambda address: f"connecting to {address[0]}:{address[1]}"):
-            try:
-                with socket.create_connection((host, port), timeout=PROBE_TIMEOUT_S):
-                    return
-            except OSError as error:
-                problems.append(f"{Address(host, port)}: {error.strerror or error}")
-        raise click.ClickException(
-            f"no broker answers at {'; '.join(problems)}. Start one with '{_serve_command(addresses)}', or name "
-            f"another with --bootstrap-servers or {SERVERS_VARIABLE}"
-        )
+        problems = unreachable(progress.each(addresses, lambda address: f"connecting to {address}"), PROBE_TIMEOUT_S)
+        if problems:
+            raise click.ClickException(
+                f"no broker answers at {problems}. Start one with '{_serve_command(addresses)}', or name another with "
+                f"--bootstrap-servers or {SERVERS_VARIABLE}"
+            )
 
     @contextmanager
     def admin(self) -> Iterator[Admin]:
@@ -156,6 +151,19 @@ class ClusterAccess:
         else:
             advice = _ADVICE.get(error.code, "")
         return f"{text} ({error.code.name})" + (f". {advice}" if advice else "")
+
+
+def unreachable(addresses: Iterable[Address], timeout_s: float) -> str:
+    """Why nobody can be reached at any of the addresses; empty if somebody can."""
+    problems = []
+    for address in addresses:
+        try:
+            socket.create_connection(address, timeout=timeout_s).close()
+        except OSError as error:
+            problems.append(f"{address}: {error.strerror or error}")
+        else:
+            return ""
+    return "; ".join(problems)
 
 
 def _serve_command(addresses: list[Address]) -> str:

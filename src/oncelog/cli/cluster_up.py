@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from oncelog.cli import progress
+from oncelog.cli.cluster_access import split_assignment, unreachable
 from oncelog.cli.console_process import check_console_address, console_beside
 from oncelog.cli.extras import require_extra
 from oncelog.cli.parsing import IntRange, NewPath
@@ -113,12 +114,7 @@ def _plan(
 
 def _settings(assignments: tuple[str, ...]) -> dict[str, str]:
     """Checked before the folder keeps them: with one that is wrong no node would start any more."""
-    settings = {}
-    for assignment in assignments:
-        name, equals, value = assignment.partition("=")
-        if not equals:
-            raise click.BadParameter(f"{assignment!r} is not KEY=VALUE", param_hint="--set")
-        settings[name.strip()] = value
+    settings = dict(split_assignment(assignment, "--set") for assignment in assignments)
     for name in settings.keys() & NODE_SETTINGS:
         raise click.BadParameter(f"{name} is chosen for each node of a cluster", param_hint="--set")
     try:
@@ -154,17 +150,13 @@ def require_zookeeper(*, to_start: bool) -> None:
 
 def _check_reachable(connect: str) -> None:
     """One of the servers is enough."""
-    problems = []
-    for server in connect.partition("/")[0].split(","):
-        try:
-            socket.create_connection(parse_address(server), timeout=_CONNECT_TIMEOUT_S).close()
-        except ValueError as error:
-            raise click.BadParameter(f"{server!r} is not HOST:PORT: {error}", param_hint="--zookeeper") from None
-        except OSError as error:
-            problems.append(f"{server}: {error.strerror or error}")
-        else:
-            return
-    raise click.ClickException(f"ZooKeeper cannot be reached at {'; '.join(problems)}. Is it running?")
+    try:
+        addresses = [parse_address(server) for server in connect.partition("/")[0].split(",")]
+    except ValueError as error:
+        raise click.BadParameter(f"{connect!r} is not HOST:PORT,...: {error}", param_hint="--zookeeper") from None
+    problems = unreachable(addresses, _CONNECT_TIMEOUT_S)
+    if problems:
+        raise click.ClickException(f"ZooKeeper cannot be reached at {problems}. Is it running?")
 
 
 def _check_ports(plan: ClusterPlan) -> None:

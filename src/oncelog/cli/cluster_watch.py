@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from oncelog.cli.cluster_access import unreachable
 from oncelog.cli.output import count_of
 from oncelog.client.admin import Admin
 from oncelog.core.address import parse_address
@@ -211,18 +211,10 @@ class Looking:
                 process.bootstrap_servers,
                 process.pid if process.running else None,
                 self._ended.get(name),
-                name in self._ended and _listens(process.bootstrap_servers),
+                name in self._ended and not unreachable([parse_address(process.bootstrap_servers)], CONNECT_TIMEOUT_S),
                 f"oncelog serve --config {self._cluster.settings_file(kind, int(number))}",
                 str(process.log_path),
             )
-
-
-def _listens(address: str) -> bool:
-    try:
-        socket.create_connection(parse_address(address), timeout=CONNECT_TIMEOUT_S).close()
-    except OSError:
-        return False
-    return True
 
 
 def _how(code: int) -> str:

@@ -106,11 +106,10 @@ def console_command(
         listener = bind(host, port)
     except OSError as error:
         raise cannot_listen("--listen", Address(host, port), error) from error
-    shown_host = f"[{host}]" if ":" in host else host
 
     def ready() -> None:
         scheme = "https" if certificate is not None else "http"
-        click.echo(f"oncelog console on {scheme}://{shown_host}:{listener.getsockname()[1]}/")
+        click.echo(f"oncelog console on {scheme}://{Address(host, listener.getsockname()[1])}/")
         sys.stdout.flush()
 
     step_back(priority or _fitting_priority(settings.client.addresses))

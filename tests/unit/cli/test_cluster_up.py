@@ -103,7 +103,7 @@ def refusal(*arguments: object) -> Result:
         ("num.partition=3", "did you mean num.partitions"),
         ("num.partitions=some", "num.partitions"),
         ("node.id=3", "node.id is chosen for each node"),
-        ("node.id", "is not KEY=VALUE"),
+        ("node.id", "expected NAME=VALUE"),
     ],
 )
 def test_a_setting_that_is_wrong_is_not_kept(tmp_path: Path, setting: str, problem: str) -> None:
