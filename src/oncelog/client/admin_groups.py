@@ -18,6 +18,7 @@ from oncelog.client.offsets import (
     topic_structs,
 )
 from oncelog.client.subscription import decode_assignment, decode_subscription
+from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from oncelog.protocol.messages.describe_groups import (
@@ -183,15 +184,12 @@ class GroupAdmin(AdminBase):
 
 
 def _of_all(code: int, what: str) -> list[Result]:
-    """An error of the whole request. Without one, what became of its parts is all there is to say."""
+    """The error of the whole request, if it has one. Otherwise only its parts have results."""
     return [(code, what, None)] if code else []
 
 
-UNKNOWN_GROUP_CODES = (69,)
-
-
 def _describe(group: DescribedGroup, coordinator: str) -> GroupDescription:
-    if group.error_code and group.error_code not in UNKNOWN_GROUP_CODES:
+    if group.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
         raise error_of(group.error_code, f"describing group {group.group_id}: {group.error_message or 'refused'}")
     members = [_member(member, group.protocol_type) for member in group.members]
     return GroupDescription(
