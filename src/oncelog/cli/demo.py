@@ -107,7 +107,7 @@ def _require_spark() -> None:
 
 
 def parse_kills(given: str | None, master: str | None, bootstrap_servers: str | None, brokers: int = 1) -> list[str]:
-    """The victims: if none are given, all that are ours to kill."""
+    """The kinds of processes to kill; if none are given, all kinds that the demo has started itself."""
     kills = KILLS if brokers == 1 else CLUSTER_KILLS
     text = ",".join(kills) if given is None else given
     names = [] if text.strip().lower() == "none" else [name.strip().lower() for name in text.split(",") if name.strip()]

@@ -29,7 +29,7 @@ _OFF: Final = "oncelog.cli.progress.off"
 
 
 class doing:  # noqa: N801  # used as a statement: with doing("reading files")
-    """Shows `what`, which may change, and for how long nothing else was said. Within another one it shows nothing."""
+    """Shows what the command does, and for how long it has printed nothing else. In another one it shows nothing."""
 
     _shown: doing | None = None
 
@@ -107,7 +107,7 @@ def say(text: str) -> None:
 
 
 def each(items: Sequence[T], what: Callable[[T], str], *, unless: bool = False) -> Iterator[T]:
-    """The items, with which of them is in hand on the line."""
+    """The items. The line shows which of them is being worked on."""
     done = 0
     with doing(lambda: f"{what(items[done])}, {done + 1} of {len(items)}", unless=unless):
         for item in items:

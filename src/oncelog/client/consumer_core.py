@@ -359,7 +359,7 @@ class ConsumerCore:
     # The end
 
     async def leaving(self) -> Rebalance | None:
-        """Commit what is to be committed; the change that the application is to be told before `leave`."""
+        """Commit positions if that is on. Returns the change that the application is to be told of before `leave`."""
         held = self.positions.partitions()
         await self._commit_before_loss(held)
         if self._rebalances is not None and held and not self._assigned_by_hand:

@@ -205,7 +205,7 @@ def prepare_folder(folder: Path, node_id: int) -> None:
 
 @contextmanager
 def open_folder(folder: Path) -> Iterator[StoppedNode]:
-    """Raises LogDirError when a broker runs on it, or when it is none that a broker has used."""
+    """Raises LogDirError when a broker runs on it, or when no broker has ever used it."""
     path = folder / JOURNAL_FILE
     if not path.is_file():
         raise LogDirError(

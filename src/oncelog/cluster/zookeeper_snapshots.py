@@ -38,7 +38,7 @@ class StoredSnapshots:
         step: Callable[[Sequence[Operation]], Awaitable[None]],
         next_number: Callable[[], int],
     ) -> None:
-        """`step` is one multi, which raises NotStored if it is refused. `next_number` is that of the next log node."""
+        """`step` carries out a multi, and raises NotStored if it is refused. `next_number` is that of the next node."""
         self._committed = committed
         self._get = get
         self._step = step

@@ -29,7 +29,7 @@ ReadStored = Callable[[], Stored | None]
 
 
 def check_source(settings: SourceSettings, read_stored: ReadStored | None = None) -> Iterator[Finding]:
-    """`read_stored` asks for the position in the log; without it, nothing is said of that."""
+    """`read_stored` asks for the position in the log. Without it the position is not checked."""
     try:
         connection = psycopg.connect(settings.url, autocommit=True)
     except psycopg.OperationalError as error:

@@ -106,7 +106,7 @@ class ClusterWatch:
         return self._state
 
     def look(self) -> WatchState:
-        """The state, for somebody who wants it kept fresh from now on. Waits if there is none, or a very old one."""
+        """The state, kept fresh from now on. If there is none, or a very old one, this waits for the next poll."""
         was_resting = time.monotonic() - self._looked_s > INTEREST_MS / 1000
         before = self._state
         self.keep_fresh()

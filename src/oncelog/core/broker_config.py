@@ -401,12 +401,12 @@ BROKER_CONFIG = ConfigTable(
 
 
 def is_in_cluster(settings: Settings) -> bool:
-    """Whether others decide about the metadata, or this node alone."""
+    """Whether controllers elsewhere decide about the metadata, and not this node alone."""
     return settings.words("process.roles") == ("broker",)
 
 
 def is_controller(settings: Settings) -> bool:
-    """Whether this node decides for brokers, and is none itself."""
+    """Whether this node is a controller and no broker."""
     return settings.words("process.roles") == ("controller",)
 
 

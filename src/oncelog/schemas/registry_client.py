@@ -36,7 +36,7 @@ class RegistryError(Exception):
 
 
 class RegistryUnavailable(RegistryError):
-    """The registry did not answer, or what answered is none."""
+    """The registry did not answer, or what answered is not a registry."""
 
     def __init__(self, message: str) -> None:
         super().__init__(0, message)

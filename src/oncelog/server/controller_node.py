@@ -239,7 +239,7 @@ class ControllerNode:
         return self._wait(request, lambda current, now_ms: current.decide(request, who, now_ms))
 
     def add(self, records: Callable[[Image], Sequence[Message]]) -> Promise[KafkaError | None]:
-        """Records that nobody asks for. What they are is decided in a round, by all that came before."""
+        """Append records that answer no request. They are made in a round, from the image with all that came before."""
         return self._wait(records, lambda current, _: current.take(records))
 
     def _wait(self, what: object, decide: Callable[[Round, int], Generator[None, None, Any]]) -> Promise[Any]:

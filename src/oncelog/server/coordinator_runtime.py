@@ -123,8 +123,8 @@ class CoordinatorRuntime(Generic[S, E]):
     def follow(self, partition: Partition) -> None:
         """A partition has taken its role: a shard of another epoch is given up, and loaded anew if this broker leads.
 
-        It is the shard that is compared, and not the role with the one before: that may have been taken by halves, or
-        by a request that opened the partition, and then nobody would carry its transactions on.
+        The shard is compared with the partition, not the new role with the former one. The partition may have taken its
+        role before, by a request that opened it or half way, and then nobody would carry the transactions on.
         """
         topic, index = partition.topic_partition
         if topic != self._topic:
@@ -277,7 +277,7 @@ class CoordinatorRuntime(Generic[S, E]):
         live.partition.committed(info.last_offset).then(committed)
 
     def deliver(self, outcome: Outcome) -> None:
-        """An answer that fails is said, and keeps neither others nor what is to be done next from being carried out."""
+        """Give the answers. One that fails is logged, and the others are given all the same."""
         for reply in outcome.replies:
             try:
                 reply.reply_to(reply.response)

@@ -1,8 +1,8 @@
 """Where clients are accepted and how: the listeners of the settings.
 
 A listener is `NAME://HOST:PORT`, or just `HOST:PORT`. Its protocol is its name, or what
-`listener.security.protocol.map` says. Settings that begin with `listener.name.NAME.` are for it alone. What is half
-said about security is refused: a broker must not start with less of it than its operator believes.
+`listener.security.protocol.map` says. Settings that begin with `listener.name.NAME.` are for it alone. Security
+settings that are incomplete are refused: a broker must not start with less security than its operator believes.
 """
 
 from __future__ import annotations

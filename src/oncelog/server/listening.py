@@ -25,7 +25,7 @@ LOOK_MS: Final = 5_000
 
 
 class Listening:
-    """`forget` is told of connections that end before they were made."""
+    """`forget` is called for connections that end before their handshake is over."""
 
     def __init__(
         self,

@@ -33,7 +33,8 @@ ROOM_WAIT_MS: Final = 2_000
 
 
 def connections_max(max_bytes: int) -> int:
-    """Whose own buffers take as much again as this budget. A small one is not to shut out whoever would change it."""
+    """So many that their own buffers take as much memory as the budget. If that is small, there are still enough for
+    an administrator who wants to change it."""
     return max(CONNECTIONS_MIN, max_bytes // CONNECTION_BYTES)
 
 
@@ -91,7 +92,7 @@ class MemoryBudget:
         self._start_timer()
 
     def make_room(self) -> None:
-        """Make room at once, for what was received already."""
+        """Close connections until what is held is within the budget. For what was received already and cannot wait."""
         while self.is_exceeded:
             self._close_largest()
 

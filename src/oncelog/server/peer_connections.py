@@ -84,7 +84,7 @@ def _send(connection: Connection, call: _Call) -> None:
 
 class PeerConnections:
     def __init__(self, config: ClientConfig) -> None:
-        """`config` is for all of them, whatever their addresses are."""
+        """`config` is that of all connections. Their addresses come with the calls."""
         self._config = config
         self._links: dict[tuple[str, Address], _Link] = {}
         self._is_closed = False

@@ -30,7 +30,7 @@ class Removals:
 
     @property
     def are_begun(self) -> bool:
-        """Whether folders have their old names, or checkpoints may name what is gone, and that is being seen to."""
+        """Whether a removal is under way: folders may still have their old names, or checkpoints name what is gone."""
         return bool(self._begun)
 
     @property

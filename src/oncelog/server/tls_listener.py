@@ -187,7 +187,7 @@ class TlsListener:
 
 
 def _is_about_certificate(error: Exception) -> bool:
-    """Whether it is that of the client, on the broker's side: it is wrong, or there is none."""
+    """Whether the handshake has failed because the client has a wrong certificate, or none."""
     return isinstance(error, ssl.SSLCertVerificationError) or (
         isinstance(error, ssl.SSLError) and error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE"
     )

@@ -98,7 +98,7 @@ class Turns:
         return work.promise
 
     def begin(self, steps: Steps[Any], peer: Peer, *, to_the_end: bool = False) -> Promise[Any]:
-        """As `run`, for work that goes on after a wait: its error is not for whoever has ended the wait."""
+        """As `run`, for work that goes on after a wait: its error is logged, as the caller has only ended the wait."""
         done: Any
         started_s = time.perf_counter()
         try:
@@ -178,7 +178,7 @@ class Turns:
         self._unfinished.append(work)
 
     def _make_room(self) -> None:
-        """Whoever is closed for it would keep its memory while it is paused."""
+        """Close connections, and give up the paused work of their clients, which would keep its memory."""
         self._budget.make_room()
         paused, self._paused = self._paused, deque()
         for work in paused:

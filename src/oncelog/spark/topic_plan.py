@@ -40,7 +40,7 @@ class TopicPlan:
         return found
 
     def _look_up(self) -> tuple[list[TopicPartition], list[str]]:
-        """The partitions there are now, and what is said of those named in an option that are not."""
+        """The partitions that exist now, and an error message for each that an option names and that does not exist."""
         subscription = self._options.subscription
         if subscription.pattern is not None:
             pattern = re.compile(subscription.pattern)

@@ -348,7 +348,7 @@ class _Loader:
         return start
 
     def _check_first_aborted(self, segment: Segment) -> None:
-        """What was noted of the transaction index is all that is kept of it: the rest lies above the recovery point."""
+        """The entries that were noted are those below the recovery point. They are kept, all others are found anew."""
         note, index = segment.note, segment.txn_index
         index.sanity_check()
         if note is None or not index.starts_with(note.txn_entries, note.txn_crc):

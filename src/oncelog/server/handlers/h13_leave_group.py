@@ -47,7 +47,7 @@ def _leave_in_parts(broker: Broker, request: LeaveGroupRequest) -> Steps[Promise
 
 
 def _joined(parts: list[LeaveGroupResponse]) -> LeaveGroupResponse:
-    """An error of the whole group, as one that came in between, is that of the answer."""
+    """If the group has an error in one of the parts, that is the error of the whole answer."""
     error = next((part.error_code for part in parts if part.error_code), ErrorCode.NONE)
     members = [] if error else [member for part in parts for member in part.members]
     return LeaveGroupResponse(error_code=error, members=members)

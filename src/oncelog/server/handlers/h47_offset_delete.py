@@ -55,7 +55,7 @@ def _delete(broker: Broker, group_id: str, response: OffsetDeleteResponse) -> St
     deleted = yield from one_by_one(delete, parts_of_response(response))
 
     def joined(parts: list[OffsetDeleteResponse]) -> OffsetDeleteResponse:
-        """An error of the whole group, as one that came in between, is that of the answer."""
+        """If the group has an error in one of the parts, that is the error of the whole answer."""
         error = next((part.error_code for part in parts if part.error_code), ErrorCode.NONE)
         return OffsetDeleteResponse(error_code=error) if error else response
 

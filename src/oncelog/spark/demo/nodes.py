@@ -12,10 +12,10 @@ DOWN_S: Final = 1.0
 class Nodes(Protocol):
     @property
     def lanes(self) -> Sequence[str]:
-        """What each is called in the picture."""
+        """The name of each node in the picture."""
 
     def kill(self, kind: str) -> str | None:
-        """kill -9 for who is of this kind now; returns its lane. None if nobody is at the moment."""
+        """kill -9 for the node that is of this kind now. Returns its lane; None if there is none at the moment."""
 
     def revive(self, lane: str) -> None:
         """Start it again, when it was away for long enough to matter. Raises DemoFailed."""
