@@ -231,7 +231,6 @@ class Cluster:
         deadline: Deadline | None = None,
         retry: Collection[ErrorCode] = (),
         version_max: int | None = None,
-        timeout_ms: float | None = None,
         attempts: Attempts | None = None,
     ) -> R:
         """Ask until none of the answer's codes is in `retry` or says that the coordinator moved or is still loading.
@@ -246,13 +245,12 @@ class Cluster:
             while True:
                 connection = await self.coordinator(kind, key, deadline)
                 try:
-                    wait_ms = self.config.request_timeout_ms if timeout_ms is None else timeout_ms
                     with (attempts or Attempts()).one():
                         response = await connection.call(
                             request,
                             response_type,
                             version_max=version_max,
-                            timeout_ms=max(1.0, min(wait_ms, deadline.remaining_ms)),
+                            timeout_ms=max(1.0, min(self.config.request_timeout_ms, deadline.remaining_ms)),
                         )
                     # A code of its own decides before CONCURRENT_TRANSACTIONS, which is over soon.
                     failed = [code for code in codes(response) if code in _NOT_READY or code in retry]

@@ -77,15 +77,12 @@ class Delta:
     delegation_tokens: Mapping[str, Change[DelegationTokenRecord]]
 
     @classmethod
-    def between(cls, before: Image, after: Image, touched: Touched | None = None) -> Self:
-        """Without `touched`, everything is compared."""
-        return at_once(cls.between_in_steps(before, after, touched))
+    def between(cls, before: Image, after: Image) -> Self:
+        return at_once(cls.between_in_steps(before, after, None))
 
     @classmethod
-    def between_in_steps(
-        cls, before: Image, after: Image, touched: Touched | None = None
-    ) -> Generator[None, None, Self]:
-        """As `between`: the partitions of one topic may be many."""
+    def between_in_steps(cls, before: Image, after: Image, touched: Touched | None) -> Generator[None, None, Self]:
+        """As `between`: the partitions of one topic may be many. Without `touched`, everything is compared."""
         at = touched or _all_of(before, after)
         topics = _changes(before.topics, after.topics, at.topics)
         is_same_id = before.next_producer_id == after.next_producer_id

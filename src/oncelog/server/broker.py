@@ -473,11 +473,12 @@ class Broker:
 
     # Telling the operator
 
-    def log_rejection(self, api: str, topic: str, index: int, transactional_id: str | None, error: KafkaError) -> None:
+    def log_rejection(self, topic: str, index: int, transactional_id: str | None, error: KafkaError) -> None:
+        """Of batches that clients produce."""
         self.metrics.rejected(error.code.name)
         if error.code not in _ORDINARY_REJECTIONS:
             whose = f" of transactional id {transactional_id!r}" if transactional_id else ""
-            log.info("%s%s to %s-%d is refused: %s", api, whose, topic, index, error)
+            log.info("Produce%s to %s-%d is refused: %s", whose, topic, index, error)
 
     def log_refusal(self, api: str, code: ErrorCode, reason: str) -> None:
         self.metrics.rejected(code.name)

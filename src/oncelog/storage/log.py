@@ -111,7 +111,7 @@ class Log:
         """Make the folder of a new log. Its names are made durable by the first flush, not here."""
         place.folder.mkdir()
         try:
-            partition_metadata.write_topic_id(place.folder, topic_id, durable=False)
+            partition_metadata.write_topic_id(place.folder, topic_id)
             log = cls(place, config, clean=True, on_truncated=on_truncated)
         except OSError:
             import shutil

@@ -339,11 +339,9 @@ class LogDir:
         """Whether checkpoints on disk may name logs that are no longer here."""
         return bool(self._gone)
 
-    def prepare_checkpoint(
-        self, high_watermarks: Mapping[TopicPartition, int], flushed: Iterable[Log] | None = None
-    ) -> CheckpointWork:
-        """All that has been appended to `flushed`, or to any log, to be fsynced, and the offsets that hold then."""
-        return at_once(self.prepare_in_steps(high_watermarks.get, flushed))
+    def prepare_checkpoint(self, high_watermarks: Mapping[TopicPartition, int]) -> CheckpointWork:
+        """All that has been appended to be fsynced, and the offsets that hold then."""
+        return at_once(self.prepare_in_steps(high_watermarks.get))
 
     def prepare_in_steps(
         self, high_watermark: Callable[[TopicPartition], int | None], flushed: Iterable[Log] | None = None

@@ -39,6 +39,7 @@ def read_topic_id(folder: Path) -> uuid.UUID | None:
         raise CorruptPartitionMetadataError(f"{path}: expected version and topic_id, found {lines}") from error
 
 
-def write_topic_id(folder: Path, topic_id: uuid.UUID, *, durable: bool = True) -> None:
+def write_topic_id(folder: Path, topic_id: uuid.UUID) -> None:
+    """It is on disk when the caller has synced it."""
     content = f"version: 0\ntopic_id: {uuid_to_text(topic_id)}"
-    replace_file(folder / FILE_NAME, content.encode(), durable=durable)
+    replace_file(folder / FILE_NAME, content.encode(), durable=False)

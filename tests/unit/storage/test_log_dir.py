@@ -488,7 +488,7 @@ def test_checkpoint_that_was_overtaken_is_made_up_for(tmp_path: Path) -> None:
     delete(log_dir, A0)
     log_dir.create_log(A0, TOPIC_ID, SMALL, now_ms=NOW_MS)
     log_dir.finish_checkpoint(work, work.run())
-    log_dir.finish_checkpoint(work := log_dir.prepare_checkpoint({}, ()), work.run())
+    log_dir.finish_checkpoint(work := at_once(log_dir.prepare_in_steps({}.get, ())), work.run())
     assert read_offsets(tmp_path / "recovery-point-offset-checkpoint") == {A0: 0, A1: 15, B0: 15}
 
 

@@ -298,7 +298,7 @@ class _Produce:
         return self._broker.long_reads.run(job).map(append)
 
     def _failed(self, topic: str, response: PartitionProduceResponse, error: KafkaError) -> None:
-        self._broker.log_rejection("Produce", topic, response.index, self._request.transactional_id, error)
+        self._broker.log_rejection(topic, response.index, self._request.transactional_id, error)
         _fail(response, error)
 
     def _refuse(self, error: KafkaError) -> Steps[Answer]:
