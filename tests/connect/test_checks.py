@@ -23,12 +23,18 @@ from oncelog.connect.supervisor import SupervisedConnector
 from tests.connect.postgres import postgres_server
 from tests.connect.test_sinks import send
 from tests.connect.topic_reader import read_all
+from tests.waiting import wait_until
 
 
 def execute(url: str, *statements: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         for statement in statements:
             connection.execute(statement)
+
+
+def wal_senders(url: str) -> list[Any]:
+    with psycopg.connect(url) as connection:
+        return connection.execute("select pid from pg_stat_activity where backend_type = 'walsender'").fetchall()
 
 
 def missing(findings: Iterable[Finding]) -> list[Finding]:
@@ -189,6 +195,7 @@ def test_what_is_used_up_is_said_with_the_setting() -> None:
         execute(url, "create table t (id int primary key)", "create publication p for table t")
         settings = source_settings({"name": "c", "url": url, "publication": "p"}, {})
         assert not missing(check_source(settings))
+        wait_until(lambda: not wal_senders(url), "the server still has the connection of the check")
         with psycopg.connect(url, autocommit=True, replication="database") as other:
             other.execute("CREATE_REPLICATION_SLOT other LOGICAL pgoutput")
             fixes = [finding.fix for finding in missing(check_source(settings))]

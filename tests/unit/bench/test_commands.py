@@ -92,7 +92,7 @@ def test_what_cannot_be_meant_is_refused(arguments: list[object], words: str) ->
 
 
 def test_transactions_are_committed_in_intervals(servers: str) -> None:
-    few = ("--rounds", 1, "--warm-ups", 0, "--seconds", 0.4, "--producers", 2)
+    few = ("--rounds", 1, "--warm-ups", 0, "--seconds", 1.5, "--producers", 2)
     result = bench("transactions", "-b", f"mine={servers}", "--commit-interval", 50, *few, "-o", "json")
     assert result.exit_code == 0, result.output
     entry = json.loads(result.stdout)["entries"]["transactions"]

@@ -222,7 +222,7 @@ def test_the_cost_of_commits_counts_every_record_of_both_kinds(job: MakeJob, mon
     made = job("commit-cost", seconds=0.4, commit_interval_ms=20, partitions=2, settings=(("linger.ms", "0"),))
     measured = commit_cost(made)
     assert measured.problem == ""
-    assert measured.distributions["commit_ms"].count >= 4
+    assert measured.distributions["commit_ms"].count >= 1
     assert measured.figures["commits_per_s"] > 1
     expected = int(measured.figures["committed_records"])
     assert consume.verify(job("consume", on=made, transactions=1, partitions=2, expected=expected)).problem == ""
