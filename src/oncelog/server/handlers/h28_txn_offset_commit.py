@@ -127,8 +127,8 @@ class _TxnOffsetCommit:
             return self._commit_part(self._request, self._response, guard)
         committed: list[Promise[TxnOffsetCommitResponse]] = []
         for request, response in parts:
+            # Each part has the guard: the first that is written opens the transaction, and some may be refused.
             committed.append(self._commit_part(request, response, guard))
-            guard = None  # the first part has opened the transaction
             yield
         return gather(committed).map(lambda _: self._response)
 
