@@ -97,4 +97,11 @@ SERVER_MUTANTS = [
         "                is_over = False\n",
         (suite("tests/unit/server/test_aborted_transactions.py"),),
     ),
+    Mutant(
+        "a metadata log is shortened while a change is applied",
+        "oncelog.server.controller_node",
+        "            self._when_idle.append(self.store_snapshot)\n            return\n",
+        "            pass\n",
+        (suite("tests/unit/server/test_own_controller.py", "-k", "shortened_while"),),
+    ),
 ]

@@ -28,6 +28,7 @@ from oncelog.controller.machine import Machine, Round
 from oncelog.controller.metadata_batches import each_record
 from oncelog.core.clock import Scheduler
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.invariant import invariant
 from oncelog.core.promise import Promise
 from oncelog.core.steps import at_once, take_slice
 from oncelog.core.worker import Worker
@@ -361,8 +362,11 @@ class ControllerNode:
             self.store_snapshot()
 
     def store_snapshot(self) -> None:
-        """Store a snapshot in the place of the log before it. Nothing happens while that is impossible or has just
-        failed."""
+        """Store a snapshot in the place of the log before it, once all of it is applied. Nothing happens while that is
+        impossible or has just failed."""
+        if self._applying is not None:
+            self._when_idle.append(self.store_snapshot)
+            return
         if self._is_storing or not self.log.is_active or self.log.committed.is_in_transaction:
             return
         if self._scheduler.monotonic_ms() < self._next_snapshot_ms:
@@ -391,6 +395,7 @@ class ControllerNode:
 
     def _snapshot_of_now(self) -> Callable[[], Snapshot]:
         """Images never change: a worker can encode this one while the next ones are made."""
+        invariant(self._applying is None, "a snapshot would lack what is committed and not applied")
         committed, now_ms = self.log.committed, self._scheduler.now_ms()
         name = SnapshotName(committed.end_offset, committed.last_epoch)
         checkpoint = Checkpoint(self.machine.view.image, committed.quorum, now_ms)

@@ -81,6 +81,8 @@ class Turns:
         """The one that goes on while memory is short."""
         self._paused: deque[_Unfinished] = deque()
         """Others that would add to their answers."""
+        self._is_asked = False
+        """Whether the loop has been asked for a turn."""
 
     def run(self, steps: Steps[T], peer: Peer, *, to_the_end: bool = False) -> T | Promise[T | HangUp]:
         """What the steps return, or a promise of it. One that fails in a later turn can only close its connection."""
@@ -91,10 +93,8 @@ class Turns:
             result: T = done.value
             return result
         work = _Unfinished(steps, peer, Promise(), to_the_end)
-        is_idle = not self._unfinished and not self._paused
         self._keep(work, built_bytes)
-        if is_idle:
-            self._scheduler.call_later_ms(0, self._take_turn)
+        self._ask_for_turn()
         return work.promise
 
     def begin(self, steps: Steps[Any], peer: Peer, *, to_the_end: bool = False) -> Promise[Any]:
@@ -125,7 +125,14 @@ class Turns:
             built_bytes += next(steps) or 0
         return built_bytes
 
+    def _ask_for_turn(self) -> None:
+        """One in each turn of the loop, also where work that ends has begun other work."""
+        if not self._is_asked and (self._unfinished or self._paused):
+            self._is_asked = True
+            self._scheduler.call_later_ms(0, self._take_turn)
+
     def _take_turn(self) -> None:
+        self._is_asked = False
         if self._paused and (self._builder is None or not self._budget.is_half_held):
             self._unfinished.appendleft(self._paused.popleft())
         if not self._unfinished:
@@ -134,8 +141,7 @@ class Turns:
         try:
             self._go_on(work)
         finally:
-            if self._unfinished or self._paused:
-                self._scheduler.call_later_ms(0, self._take_turn)
+            self._ask_for_turn()
 
     def _go_on(self, work: _Unfinished) -> None:
         if self._is_for_nobody(work):

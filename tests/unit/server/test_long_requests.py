@@ -47,6 +47,11 @@ from oncelog.protocol.messages.offset_delete import (
 )
 from oncelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from oncelog.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from oncelog.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -58,10 +63,12 @@ from oncelog.server.context import RequestContext
 from oncelog.server.fetch_session import EVICTION_IDLE_MS
 from oncelog.server.handlers.h01_fetch import handle as handle_fetch
 from oncelog.server.handlers.h09_offset_fetch import handle as handle_offset_fetch
+from oncelog.server.offset_parts import OFFSETS_PER_PART
 from oncelog.storage.log_dir import LogDir
 from tests.unit.server.harness import BrokerInProcess, batch_of
 from tests.unit.server.held_worker import hold_worker
 from tests.unit.server.test_produce_fetch import fetch_request
+from tests.unit.server.test_transactions import Producer
 
 FETCH_VERSION = 11
 
@@ -153,6 +160,31 @@ def test_the_first_commit_of_many_offsets_waits_for_its_topic_and_goes_on_in_par
     node.clock.advance_ms(0)
     assert {one.error_code for one in waiting.value.topics[0].partitions} == {ErrorCode.NONE}
     assert len(committed(node)) == 1_000
+
+
+def test_offsets_in_a_transaction_are_committed_behind_a_part_that_is_refused(node: BrokerInProcess) -> None:
+    """The first part that is written opens the transaction there, and needs the word of the coordinator for it."""
+    node.create("t")
+    producer = Producer(node)
+    assert producer.init().value.error_code == 0
+    request = TxnOffsetCommitRequest(
+        transactional_id=producer.transactional_id,
+        group_id="g",
+        producer_id=producer.pid,
+        producer_epoch=producer.epoch,
+        topics=[
+            TxnOffsetCommitRequestTopic(
+                name=name,
+                partitions=[
+                    TxnOffsetCommitRequestPartition(partition_index=n, committed_offset=1) for n in range(count)
+                ],
+            )
+            for name, count in (("deleted", 2 * OFFSETS_PER_PART), ("t", 1))
+        ],
+    )
+    deleted, there = node.call(request, 5).topics
+    assert {one.error_code for one in deleted.partitions} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert [one.error_code for one in there.partitions] == [ErrorCode.NONE]
 
 
 def test_topics_without_an_offset_are_parts_as_well(node: BrokerInProcess) -> None:

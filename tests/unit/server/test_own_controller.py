@@ -32,7 +32,7 @@ from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from oncelog.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from oncelog.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from oncelog.security.scram import ScramCredential, ScramMechanism, ScramUser
-from oncelog.server import server
+from oncelog.server import controller_node, server
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.own_controller import SHORTENED_AFTER_MS
 from oncelog.storage.flush_work import FlushWork
@@ -496,6 +496,29 @@ def test_a_node_that_is_killed_again_and_again_has_no_more_to_read_each_time(
     assert decoded[1] < decoded[2] < decoded[3] < decoded[4]
     assert decoded[5:] == decoded[1:5]
     assert node.produce("wide", [b"one"], partition=399).error_code == ErrorCode.NONE
+
+
+def test_a_log_that_is_shortened_while_a_change_is_applied_keeps_the_change(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is applied in slices, and the time for a shorter log comes in the middle of them."""
+    monkeypatch.setattr(controller_node, "SLICE_MS", 0)
+    assert node.broker.own_controller is not None
+    controller = node.broker.own_controller.node
+
+    def look() -> None:
+        if controller._applying is None:
+            node.clock.call_later_ms(0, look)
+        else:
+            controller.store_snapshot()
+
+    look()
+    wanted = CreatableTopic(name="wide", num_partitions=100, replication_factor=1)
+    answer = node.send(CreateTopicsRequest(topics=[wanted], timeout_ms=1000), 7)
+    node.clock.advance_ms(10)
+    assert answer.value.topics[0].error_code == ErrorCode.NONE
+    node.restart(clean=False)
+    assert node.broker.metadata.topics["wide"].partition_count == 100
 
 
 def test_a_node_that_was_killed_changes_each_partition_once(node: BrokerInProcess) -> None:

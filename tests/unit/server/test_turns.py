@@ -170,6 +170,15 @@ def test_long_work_of_several_takes_turns_one_slice_each(loop: Loop, turns: Turn
     assert log == [name for size in slices for name in "a" * size + "b" * size]
 
 
+def test_work_that_begins_where_other_work_ends_takes_one_slice_each(loop: Loop, turns: Turns) -> None:
+    first = turns.run(work(loop, (FIRST_SLICES + 2) * SLICE_MS, [], "a"), peer())
+    assert isinstance(first, Promise)
+    first.then(lambda _: turns.begin(work(loop, (FIRST_SLICES + 4) * SLICE_MS, [], "b"), peer()))
+    while loop.calls:
+        assert len(loop.calls) == 1
+        loop.turn()
+
+
 def test_work_of_a_client_that_has_gone_is_given_up(loop: Loop, turns: Turns) -> None:
     log: list[str] = []
     client = peer()

@@ -123,14 +123,14 @@ class _TxnOffsetCommit:
     def _commit_part(
         self, request: TxnOffsetCommitRequest, response: TxnOffsetCommitResponse
     ) -> Promise[TxnOffsetCommitResponse]:
-        guard, self._guard = self._guard, None  # the first part opens the transaction
+        # Each part has the guard: the first that is written opens the transaction, and some may be refused.
         return self._broker.groups.commit(
             request,
             response,
             lambda shard, reply, now_ms: shard.commits.commit_in_transaction(
                 request, response, reply, now_ms, self._topic_ids, self._version
             ),
-            guard,
+            self._guard,
         )
 
     def _fail(self, error: KafkaError) -> Promise[TxnOffsetCommitResponse]:
