@@ -60,8 +60,20 @@ def test_rows_have_the_columns_of_sparks_kafka_source(spark: Any, kafka: Kafka, 
     assert first.timestamp.timestamp() == pytest.approx(1_700_000_000.123)
     assert first.timestampType == 0
     assert [(h.key, h.value) for h in first.headers] == [("h", b"1"), ("n", None)]
-    assert (second.key, second.value, second.headers) == (b"gone", None, [])
+    assert (second.key, second.value, second.headers) == (b"gone", None, None)
     assert "headers" not in table(spark, kafka, subscribe=topic).columns
+
+
+def test_the_columns_do_not_depend_on_what_a_session_calls_a_timestamp(spark: Any, kafka: Kafka, name: Name) -> None:
+    topic = kafka.create(name("t"))
+    kafka.send(topic, [{"value": b"a", "timestamp": 1_000}])
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        rows = table(spark, kafka, subscribe=topic)
+        assert dict(rows.dtypes)["timestamp"] == "timestamp"
+        assert [row.at for row in rows.selectExpr("unix_millis(timestamp) as at").collect()] == [1_000]
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
 
 
 def test_aborted_records_are_not_seen_unless_asked_for(spark: Any, kafka: Kafka, name: Name) -> None:
