@@ -199,7 +199,8 @@ class Consumer(Blocking):
         taker = _ChunkTaker()
         self._step(Deadline(timeout_ms), taker.take)
         columns, unread, error = first_columns(taker.chunks)
-        self._run(self.core.rewind(unread))
+        if unread:
+            self._run(self.core.rewind(unread))
         if error is not None and not columns.num_rows:
             raise error
         return columns

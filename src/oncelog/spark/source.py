@@ -15,6 +15,7 @@ compaction leave gaps, which a task skips silently.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -104,7 +105,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plan: TopicPlan | None = None
         self._target: StreamOffset | None = None
         self._latest: StreamOffset | None = None
-        self._last_batch_s = time.monotonic()
+        self._last_batch_s = -math.inf
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options}
@@ -159,7 +160,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset(begin, first=begin)
 
     def _should_wait(self, begin: Offsets, end: Offsets, limit: ReadLimit) -> bool:
-        """minOffsetsPerTrigger: wait for more, but not for longer than maxTriggerDelay, and never with AvailableNow."""
+        """minOffsetsPerTrigger: wait for more, but not for longer than maxTriggerDelay, and never with AvailableNow.
+
+        The first batch does not wait, as in Spark's own source: what is there may have waited for long already.
+        """
         wanted = self.options.min_offsets_per_trigger
         if wanted is None or isinstance(limit, ReadAllAvailable) or self._target is not None:
             return False
