@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -71,6 +72,34 @@ def run_program(*command: str) -> None:
     environment = {**os.environ, "JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_the_first_pipeline_of_the_page_copies_what_the_page_writes(
+    spark: Any, kafka: Kafka, name: Name, checkpoint: str
+) -> None:
+    page = (EXAMPLES.parents[1] / "docs" / "spark.md").read_text()
+    commands, program = re.findall(r"```(?:python)?\n(.*?)```", page, re.DOTALL)[:2]
+    topics = {what: kafka.create(name(what), 3) for what in ("orders", "orders-copy")}
+    (written,) = re.findall(r"printf '(.*?)' \| oncelog produce orders -K:", commands)
+    orders = [tuple(line.encode().split(b":")) for line in written.split("\\n") if line]
+    kafka.send(topics["orders"], orders)
+    mine = {f'"{what}"': f'"{topic}"' for what, topic in topics.items()}
+    mine |= {
+        "localhost:9092": kafka.servers,
+        "checkpoints/copy-orders": checkpoint,
+        '"copy-orders"': f'"{name("copy")}"',
+    }
+    mine |= {"oncelog.spark.session()": "shared", "query.awaitTermination()": "query.processAllAvailable()"}
+    for what, replacement in mine.items():
+        assert what in program
+        program = program.replace(what, replacement)
+    names: dict[str, Any] = {"shared": spark}
+    try:
+        exec(compile(program, "docs/spark.md", "exec"), names)
+    finally:
+        if "query" in names:
+            names["query"].stop()
+    assert sorted((seen.key, seen.value) for seen in kafka.read(topics["orders-copy"])) == sorted(orders)
 
 
 def test_oncelog_run_runs_a_program(kafka: Kafka, name: Name, tmp_path: Path) -> None:

@@ -109,6 +109,10 @@ def test_where_a_batch_begins_in_a_source() -> None:
     after = StreamOffset({one: 7, new: 9}, first={new: 3})
     assert source_range(StreamOffset({}), before) == SourceRange({one: 2}, {one: 5}, frozenset({one}), is_first=True)
     assert source_range(before, after) == SourceRange({one: 5, new: 3}, {one: 7, new: 9}, frozenset({new}))
+    # It was cut.
+    cut = StreamOffset({one: 4}, first={one: 3})
+    expected = SourceRange({one: 3}, {one: 4}, frozenset({one}), frozenset({one}))
+    assert source_range(StreamOffset({one: 5}), cut) == expected
     # Nothing has moved: the next batch begins where this one ended.
     assert source_range(before, before) == SourceRange({one: 5}, {one: 5}, frozenset())
     # Spark's own source does not tell where a partition began that appeared.

@@ -108,6 +108,18 @@ def test_an_older_checkpoint_that_cuts_smaller_batches_is_followed_by_offsets_no
         verdict(batch(9, {P0: 63}, {P0: 61}), found)
 
 
+def test_a_partition_that_was_cut_goes_on_below_the_group() -> None:
+    """The source has noted that it was set back. A batch of an older checkpoint is told by its number."""
+    found = committed("q", 3, {P0: 100, P1: 5})
+    cut: dict[str, Any] = {"appeared": frozenset({P0}), "set_back": frozenset({P0})}
+    assert verdict(batch(4, {P0: 95, P1: 5}, {P0: 90, P1: 5}, **cut), found) is Verdict.WRITE
+    assert verdict(batch(4, {P0: 95, P1: 5}, {P0: 90, P1: 5}, **cut), found, stateful=True) is Verdict.WRITE
+    assert verdict(batch(3, {P0: 95, P1: 5}, {P0: 90, P1: 5}, plan=9, **cut), found) is Verdict.SKIP
+    with pytest.raises(CannotResume, match="starts orders-1 at 4"):
+        verdict(batch(4, {P0: 95, P1: 6}, {P0: 90, P1: 4}, **cut), found)
+    assert verdict(batch(5, {P0: 99, P1: 5}, {P0: 95, P1: 5}), committed("q", 4, {P0: 95, P1: 5})) is Verdict.WRITE
+
+
 def test_every_partition_must_continue_where_the_group_stands() -> None:
     found = committed("q", 2, {P0: 60, P1: 60})
     assert verdict(batch(3, {P0: 70, P1: 70}, {P0: 60, P1: 60}), found) is Verdict.WRITE

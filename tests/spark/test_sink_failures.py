@@ -23,6 +23,7 @@ from oncelog.client.errors import ErrorCode, KafkaError, ProducerFenced, TimedOu
 from oncelog.client.transaction import TransactionClient
 from oncelog.core import failpoints
 from oncelog.core.ids import ProducerIdAndEpoch
+from oncelog.protocol.batch import iter_headers
 from oncelog.spark import small_batch, write_job
 from oncelog.spark.sink_options import sink_options
 from oncelog.spark.spark_session import UnsafeSetting
@@ -270,6 +271,32 @@ def test_a_broker_that_restarts_in_the_middle_is_waited_for(on_its_own_broker: t
     failpoints.arm("spark.sink.before_commit", failpoints.on_nth_hit(1, restart))
     one.run()
     check(one)
+
+
+def test_a_partition_whose_log_was_cut_is_read_on_where_data_may_be_lost(
+    on_its_own_broker: tuple[Pipeline, BrokerProcess],
+) -> None:
+    """As after an unclean election: below the offset that the query has committed there are new records."""
+    one, process = on_its_own_broker
+    lost = [b"lost-%d" % i for i in range(10)]
+    one.kafka.send(one.source, lost, partition=0)
+    one.run()
+    process.kill()
+    (log,) = process.data_dir.glob(f"**/{one.source}-0/*.log")
+    *_, (last, _) = iter_headers(log.read_bytes())
+    os.truncate(log, last)
+    process.start()
+    new = [b"new-%d" % i for i in range(5)]
+    one.kafka.send(one.source, new, partition=0)
+    with pytest.raises(Exception, match=r"-0 ends at \d+, before offset \d+ where the stream is"):
+        one.run()
+    one.options["failOnDataLoss"] = "false"
+    for _ in range(2):
+        one.run()
+    assert one.kafka.values(one.target) == sorted([*RECORDS, *lost])
+    one.kafka.send(one.source, new, partition=0)
+    one.run()
+    check(one, [*RECORDS, *lost, *new])
 
 
 @with_values("point", ["before_write", "before_offsets", "before_commit"], on_apache=["before_write"])

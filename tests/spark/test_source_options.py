@@ -117,6 +117,7 @@ def test_settings_that_only_tune_kafkas_client_are_taken_with_a_warning(caplog: 
         ({"startingOffsets": "begin"}, True, "'begin' is not valid here; use earliest, latest, committed or JSON"),
         ({"startingOffsets": "latest"}, False, "use earliest, committed or JSON"),
         ({"startingOffsets": '{"orders": {"0": -3}}'}, True, r"has offset -3; negative numbers allowed: -1 \(latest\)"),
+        ({"startingOffsets": '{"orders": {"²": 5}}'}, True, "expected offsets per topic and partition"),
         ({"startingOffsets": '{"orders": 5}'}, True, "expected offsets per topic and partition"),
         ({"startingOffsets": "committed"}, True, "needs kafka.group.id"),
         ({"maxTriggerDelay": "soon"}, True, "must be a duration like 30s"),
@@ -150,6 +151,13 @@ def test_assigned_partitions_are_read_from_json() -> None:
     options = {"kafka.bootstrap.servers": "localhost:9092", "assign": '{"a": [0, 2], "b": [1]}'}
     parsed = parse_source_options(options, streaming=True).subscription.partitions
     assert parsed == (TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1))
+
+
+@pytest.mark.parametrize("given", ['{"a": ["0"]}', '{"a": [0.5]}', '{"a": [-1]}', '{"a": [true]}', '{"a": "01"}', "[]"])
+def test_partitions_are_assigned_by_whole_numbers(given: str) -> None:
+    options = {"kafka.bootstrap.servers": "localhost:9092", "assign": given}
+    with pytest.raises(OptionError, match="option assign: expected partitions per topic like"):
+        parse_source_options(options, streaming=True)
 
 
 def test_timestamps_win_over_offsets() -> None:

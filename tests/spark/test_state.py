@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -127,6 +128,18 @@ def test_the_latest_value_is_found_across_batches() -> None:
     rows = [row for batch in latest_per_key(iter(batches)) for row in batch.to_pylist()]
     assert sorted((row["key"], row["value"]) for row in rows) == [(b"a", b"3"), (b"c", b"4")]
     assert list(latest_per_key(iter([]))) == []
+
+
+def test_the_latest_values_of_a_partition_may_be_larger_than_a_column_of_arrow() -> None:
+    """More than 2 GiB of zeros, which are all the same memory."""
+    schema = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+    size_bytes = 20_000_000
+    place = pa.py_buffer(np.array([0, size_bytes], np.int32))
+    zeros = pa.Array.from_buffers(pa.binary(), 1, [None, place, pa.py_buffer(np.zeros(size_bytes, np.uint8))])
+    batches = [pa.RecordBatch.from_arrays([pa.array([b"%d" % (n % 8)]), zeros], schema=schema) for n in range(120)]
+    found = list(latest_per_key(iter(batches)))
+    assert sorted(key for batch in found for key in batch.column("key").to_pylist()) == [b"%d" % n for n in range(8)]
+    assert max(batch.nbytes for batch in found) < 4 * size_bytes
 
 
 def test_the_work_of_a_snapshot_grows_with_its_keys_and_not_faster(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from oncelog.client import IsolationLevel, OffsetAndMetadata, TopicFacts, TopicPartition
 from oncelog.client.admin import OffsetResult
@@ -13,6 +14,7 @@ from oncelog.spark.micro_batch import MicroBatch
 from oncelog.spark.offsets import LATEST, Offsets, StreamOffset
 from oncelog.spark.planning import OffsetRange
 from oncelog.spark.sink_options import sink_options
+from oncelog.spark.source import TopicStreamReader
 from oncelog.spark.source_options import OptionError, parse_source_options
 from oncelog.spark.topic_plan import DataLost, TopicPlan
 
@@ -57,10 +59,10 @@ class Topics:
         }
 
 
-def make_plan(monkeypatch: pytest.MonkeyPatch, topics: Topics, **options: str) -> TopicPlan:
+def make_plan(monkeypatch: pytest.MonkeyPatch, topics: Topics, *, streaming: bool = True, **options: str) -> TopicPlan:
     monkeypatch.setattr(topic_plan, "worker_client", lambda _: topics)
     given = {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "a,b", **options}
-    return TopicPlan(parse_source_options(given, streaming=True))
+    return TopicPlan(parse_source_options(given, streaming=streaming))
 
 
 def test_a_stream_that_may_lose_data_goes_on_without_a_deleted_topic(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,6 +103,51 @@ def test_what_an_open_transaction_holds_back_is_not_lost(monkeypatch: pytest.Mon
     plan.begin_of_next(StreamOffset({A0: 9, B0: 1}), plan.latest_offsets())
     with pytest.raises(DataLost, match=r"a-0 ends at 9, before offset 10 where the stream is"):
         plan.begin_of_next(StreamOffset({A0: 10, B0: 1}), plan.latest_offsets())
+
+
+def test_a_stream_that_may_lose_data_goes_on_where_a_partition_ends_that_was_cut(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after an unclean election: what comes then is new, although the stream had read beyond these offsets."""
+    topics = Topics({A0: 90, B0: 1}, ids={"a": "same", "b": "same"})
+    known = StreamOffset({A0: 100, B0: 1}, topic_ids=topics.ids)
+    plan = make_plan(monkeypatch, topics, failOnDataLoss="false")
+    for _ in range(2):
+        assert plan.begin_of_next(known, plan.latest_offsets()) == StreamOffset({A0: 90, B0: 1}, first={A0: 90})
+    assert caplog.text.count("a-0 ends at 90, before offset 100 where the stream is") == 1
+    assert plan.batch_ranges(known, StreamOffset({A0: 95, B0: 1}, {A0: 90}), is_first=False) == [
+        OffsetRange(A0, 90, 95)
+    ]
+
+
+def test_a_stream_keeps_where_it_goes_on_in_a_partition_that_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = Topics({A0: 90})
+    make_plan(monkeypatch, topics)
+    given = {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "a", "failOnDataLoss": "false"}
+    reader = TopicStreamReader(parse_source_options(given, streaming=True))
+    at_its_end = reader.latestOffset({"a": {"0": 100}}, ReadAllAvailable())
+    assert at_its_end == {"a": {"0": 90}, "@oncelog": {"first": {"a": {"0": 90}}}}
+    assert reader.latestOffset(at_its_end, ReadAllAvailable()) == at_its_end
+    topics.committed[A0] = 95
+    assert reader.latestOffset(at_its_end, ReadAllAvailable()) == {"a": {"0": 95}}
+
+
+def test_a_table_is_not_waited_for_beyond_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = Topics({A0: 20, B0: 5}, written={A0: 22, B0: 5})
+    beyond = {"endingOffsets": '{"a": {"0": 30}, "b": {"0": 5}}'}
+    with pytest.raises(DataLost, match="a-0 ends at 22, before offset 30 of the ending position"):
+        make_plan(monkeypatch, topics, streaming=False, **beyond).ending_offsets()
+    lossy = make_plan(monkeypatch, topics, streaming=False, failOnDataLoss="false", **beyond)
+    assert lossy.ending_offsets() == {A0: 22, B0: 5}
+
+
+def test_a_table_that_ends_before_it_starts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(monkeypatch, Topics({A0: 20, B0: 5}), streaming=False)
+    plan.check_order({A0: 20, B0: 0}, {A0: 20, B0: 5})
+    with pytest.raises(OptionError, match="a-0: the starting position, offset 21, lies behind the ending position"):
+        plan.check_order({A0: 21, B0: 0}, {A0: 20, B0: 5})
+    group = {"startingOffsets": "committed", "kafka.group.id": "g"}
+    make_plan(monkeypatch, Topics({A0: 20}), streaming=False, **group).check_order({A0: 21}, {A0: 20})
 
 
 def test_a_topic_that_was_made_again_is_not_the_one_the_stream_was_reading(monkeypatch: pytest.MonkeyPatch) -> None:

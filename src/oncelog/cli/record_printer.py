@@ -62,20 +62,15 @@ class Printer:
 
     def _write_columns(self, chunk: FetchedChunk) -> None:
         from oncelog.cli.record_columns import joined
-        from oncelog.client.columns import to_arrow
-        from oncelog.client.consumer_records import iter_records
-        from oncelog.client.errors import CorruptBatch
+        from oncelog.client.columns import arrow_batches
 
-        try:
-            table = to_arrow([chunk], headers=False)
-        except CorruptBatch:
-            self.write_records(iter_records(chunk))
-            return
-        if not table.num_rows or self._columns is None:
+        if self._columns is None:
             return
         separators = [b"\t"] * (len(self._columns) - 1) + [self._delimiter]
-        self._write(joined([table.column(name) for name in self._columns], separators))
-        self.records += table.num_rows
+        for table in arrow_batches(chunk, headers=False):
+            if table.num_rows:
+                self._write(joined([table.column(name) for name in self._columns], separators))
+                self.records += table.num_rows
 
     def _write(self, data: bytes | memoryview) -> None:
         if sys.stdout.isatty():

@@ -17,7 +17,7 @@ For programs that distribute one transaction over many processes, by `ClientConf
     fetcher.RangeReader             read(topic, partition, start, end): chunks of a range, read_committed or not
     worker.worker_client            connections that stay open from task to task, for both
     settings                        the settings above as tables, for options of a connector
-    columns                         to_arrow(chunks), encode_columns(value, key=...), partition_column(keys, count)
+    columns                         arrow_batches(chunk), encode_columns(value, key=...), partition_column(keys, count)
 
 All block, are thread-safe, retry what may be retried, and are bounded in time; `errors` says what each failure means.
 `columns` needs pyarrow and numpy (the extra `client`); nothing else here does.

@@ -9,7 +9,7 @@ Many batches go into one set of columns, since the cost of a call, not of a byte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from oncelog.client.consumer_records import ConsumerRecord, iter_records
-from oncelog.client.errors import KafkaError
+from oncelog.client.errors import CorruptBatch, KafkaError
 from oncelog.client.fetcher import FetchedChunk
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol import compression
@@ -42,12 +42,15 @@ SCHEMA: Final = pa.schema(
 )
 """The columns of Spark's Kafka source, `headers` always among them; timestampType is 0 for create time, else 1."""
 
+COLUMN_BYTES_MAX: Final = 2**31 - 1
+"""What a binary column of Arrow holds, whose offsets have 32 bits."""
+UNPACKED_BYTES: Final = 64 * 1024 * 1024
+"""From so many bytes of decompressed records on a RecordBatch is full: some calls for them all, and memory for few."""
 _TIME_MS_MAX: Final = (2**63 - 1) // 1000
 """What fits into microseconds; times beyond (nanoseconds given for milliseconds) are cut to it."""
 _RUN_MIN: Final = 8
 _WINDOW: Final = 64
 _WINDOW_MAX: Final = 1 << 16
-_BUFFER_BYTES_MAX: Final = 2**31 - 1
 _VARINT_BYTES_MAX: Final = 10
 
 
@@ -59,18 +62,63 @@ class _Section(NamedTuple):
     end: int
 
 
-def to_arrow(chunks: Iterable[FetchedChunk], *, headers: bool = True) -> pa.RecordBatch:
-    """All visible records of the chunks within their ranges, as one RecordBatch of `SCHEMA`.
+def arrow_batches(chunk: FetchedChunk, *, headers: bool = True) -> Iterator[pa.RecordBatch]:
+    """All visible records of a chunk within its range, in order, as RecordBatches of `SCHEMA`.
 
-    Raises CorruptBatch, unless the chunks are to leave out what cannot be read. With `headers=False` the column is null
-    and costs nothing.
+    Each holds some UNPACKED_BYTES of uncompressed records: compressed ones may be a thousand times as large as the
+    answer they came in. Raises CorruptBatch behind what is readable before it, unless the chunk is to leave out what
+    cannot be read. With `headers=False` that column is null and costs nothing.
     """
-    parts = [part for chunk in chunks for part in _chunk_parts(chunk, headers)]
-    if not parts:
-        return pa.RecordBatch.from_pylist([], schema=SCHEMA)
+    left = [(at, header) for at, header in chunk.batches if header.records_count]
+    while left:
+        try:
+            count, together = _decode_together(chunk, left, headers)
+        except KafkaError:
+            # Batches are decoded together, so it is not known which of them it is.
+            for batch in left:
+                yield from _decode_carefully(chunk, batch, headers)
+            return
+        yield together
+        del left[:count]
+
+
+def to_arrow(chunks: Iterable[FetchedChunk], *, headers: bool = True) -> pa.RecordBatch:
+    """The same of several chunks as one RecordBatch. Raises ValueError when there is more than one can hold."""
+    return joined([part for chunk in chunks for part in arrow_batches(chunk, headers=headers)])
+
+
+def first_columns(
+    chunks: Sequence[FetchedChunk],
+) -> tuple[pa.RecordBatch, dict[TopicPartition, int], CorruptBatch | None]:
+    """What of the chunks can be read and fits into one RecordBatch; and, unless that is all, the offsets to go on at in
+    the others, with the error if there was one."""
+    parts: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for number, chunk in enumerate(chunks):
+        position, others = chunk.start_offset, {later.partition: later.start_offset for later in chunks[number + 1 :]}
+        try:
+            for part in arrow_batches(chunk):
+                size_bytes += part.nbytes
+                if parts and size_bytes > COLUMN_BYTES_MAX:
+                    return joined(parts), {chunk.partition: position, **others}, None
+                parts.append(part)
+                position = part.column("offset")[-1].as_py() + 1 if part.num_rows else position
+        except CorruptBatch as error:
+            return joined(parts), {error.partition: error.offset, **others}, error
+    return joined(parts), {}, None
+
+
+def joined(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """As one RecordBatch. Raises ValueError above COLUMN_BYTES_MAX."""
     if len(parts) == 1:
         return parts[0]
-    return pa.Table.from_batches(parts, schema=SCHEMA).combine_chunks().to_batches()[0]
+    batches = pa.Table.from_batches(parts, schema=SCHEMA).combine_chunks().to_batches()
+    if len(batches) > 1:
+        raise ValueError(
+            f"{sum(part.nbytes for part in parts)} bytes of records do not fit into one Arrow RecordBatch, which holds "
+            f"{COLUMN_BYTES_MAX} of a column: take arrow_batches in place of to_arrow"
+        )
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=SCHEMA)
 
 
 def decode_batches(
@@ -89,21 +137,20 @@ def decode_batches(
     return to_arrow([chunk], headers=headers)
 
 
-def _chunk_parts(chunk: FetchedChunk, headers: bool) -> list[pa.RecordBatch]:
-    try:
-        return _parts_together(chunk, headers)
-    except KafkaError:
-        # Batches are decoded together, so it is not known which of them it is.
-        return [part for batch in chunk.batches for part in _careful_parts(chunk._replace(batches=[batch]), headers)]
-
-
-def _careful_parts(chunk: FetchedChunk, headers: bool) -> list[pa.RecordBatch]:
+def _decode_carefully(chunk: FetchedChunk, batch: tuple[int, BatchHeader], headers: bool) -> Iterator[pa.RecordBatch]:
     """The records of one batch, one by one if it cannot be read as a whole."""
     try:
-        return _parts_together(chunk, headers)
+        whole = _decode_together(chunk, [batch], headers)[1]
     except KafkaError:
-        rows = [_row(record, headers) for record in iter_records(chunk)]
-        return [pa.RecordBatch.from_pylist(rows, schema=SCHEMA)]
+        rows: list[dict[str, Any]] = []
+        try:
+            for record in iter_records(chunk._replace(batches=[batch])):
+                rows.append(_row(record, headers))
+        finally:
+            if rows:
+                yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+    else:
+        yield whole
 
 
 def _row(record: ConsumerRecord, headers: bool) -> dict[str, Any]:
@@ -119,45 +166,35 @@ def _row(record: ConsumerRecord, headers: bool) -> dict[str, Any]:
     }
 
 
-def _parts_together(chunk: FetchedChunk, headers: bool) -> list[pa.RecordBatch]:
-    plain = [
-        _Section(header, at + HEADER_BYTES, at + header.size_bytes)
-        for at, header in chunk.batches
-        if header.records_count and not header.codec
+def _decode_together(
+    chunk: FetchedChunk, batches: Sequence[tuple[int, BatchHeader]], headers: bool
+) -> tuple[int, pa.RecordBatch]:
+    """Decode as many of the batches as make UNPACKED_BYTES, and say how many those are."""
+    plain: list[_Section] = []
+    packed: list[_Section] = []
+    pieces: list[bytes] = []
+    filled = count = 0
+    for at, header in batches:
+        start, end = at + HEADER_BYTES, at + header.size_bytes
+        if header.codec:
+            pieces.append(compression.decompress(header.codec, chunk.data[start:end]))
+            packed.append(_Section(header, filled, filled + len(pieces[-1])))
+            filled += len(pieces[-1])
+        else:
+            plain.append(_Section(header, start, end))
+        count += 1
+        if filled >= UNPACKED_BYTES:
+            break
+    parts = [
+        _decode_sections(chunk, buffer, sections, headers)
+        for buffer, sections in ((chunk.data, plain), (memoryview(b"".join(pieces)), packed))
+        if sections
     ]
-    parts = [_decode_sections(chunk, chunk.data, plain, headers)] if plain else []
-    packed = [(at, header) for at, header in chunk.batches if header.records_count and header.codec]
-    for buffer, sections in _unpack(chunk.data, packed):
-        parts.append(_decode_sections(chunk, buffer, sections, headers))
-    if plain and packed:
-        parts.sort(key=lambda part: part.column("offset")[0].as_py() if part.num_rows else 0)
-        return [_sorted_by_offset(parts)]
-    return parts
+    return count, parts[0] if len(parts) == 1 else _sorted_by_offset(parts)
 
 
 def _sorted_by_offset(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
-    table = pa.Table.from_batches(parts, schema=SCHEMA).sort_by("offset").combine_chunks()
-    return table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], schema=SCHEMA)
-
-
-def _unpack(
-    data: memoryview, batches: Sequence[tuple[int, BatchHeader]]
-) -> Iterable[tuple[memoryview, list[_Section]]]:
-    """Decompress, many batches into one buffer, as long as Arrow's 32-bit offsets reach."""
-    pieces: list[bytes] = []
-    sections: list[_Section] = []
-    filled = 0
-    for at, header in batches:
-        packed = data[at + HEADER_BYTES : at + header.size_bytes]
-        piece = compression.decompress(header.codec, packed)
-        if filled + len(piece) > _BUFFER_BYTES_MAX:
-            yield memoryview(b"".join(pieces)), sections
-            pieces, sections, filled = [], [], 0
-        pieces.append(piece)
-        sections.append(_Section(header, filled, filled + len(piece)))
-        filled += len(piece)
-    if sections:
-        yield memoryview(b"".join(pieces)), sections
+    return joined(pa.Table.from_batches(parts, schema=SCHEMA).sort_by("offset").to_batches())
 
 
 def _decode_sections(

@@ -1,6 +1,7 @@
 """Record batches to and from Arrow columns. Needs the `client` extra (pyarrow, numpy), which the rest does not.
 
-to_arrow(chunks)                     fetched chunks -> one RecordBatch of SCHEMA
+arrow_batches(chunk)                 a fetched chunk -> RecordBatches of SCHEMA
+to_arrow(chunks)                     fetched chunks -> one RecordBatch, if they fit
 decode_batches(partition, data, ...) the same for batches that come from elsewhere, such as a segment file
 encode_columns(value, key=..., ...)  columns -> batches for BatchProducer
 encode_by_partition(value, count, .) columns -> batches for each partition
@@ -11,7 +12,14 @@ partition_column(keys, count)        the partition of every key (murmur2)
 from oncelog.client.column_extra import needs_columns
 
 with needs_columns():
-    from oncelog.client.column_decoder import HEADERS_TYPE, SCHEMA, decode_batches, to_arrow
+    from oncelog.client.column_decoder import (
+        HEADERS_TYPE,
+        SCHEMA,
+        arrow_batches,
+        decode_batches,
+        first_columns,
+        to_arrow,
+    )
     from oncelog.client.column_encoder import BATCH_BYTES, encode_columns
     from oncelog.client.column_hashing import murmur2_column, partition_column
     from oncelog.client.column_routing import encode_by_partition, group_rows
@@ -20,9 +28,11 @@ __all__ = [
     "BATCH_BYTES",
     "HEADERS_TYPE",
     "SCHEMA",
+    "arrow_batches",
     "decode_batches",
     "encode_by_partition",
     "encode_columns",
+    "first_columns",
     "group_rows",
     "murmur2_column",
     "partition_column",

@@ -24,7 +24,7 @@ from oncelog.client.consumer_positions import PartitionPosition
 from oncelog.client.consumer_rebalance import Rebalance, RebalanceKind
 from oncelog.client.consumer_records import ConsumerRecord, iter_records
 from oncelog.client.deadline import Deadline
-from oncelog.client.errors import CorruptBatch, KafkaError
+from oncelog.client.errors import KafkaError
 from oncelog.client.fetcher import FetchedChunk
 from oncelog.client.offsets import Offsets
 from oncelog.core.ids import TopicPartition
@@ -118,21 +118,6 @@ class _ChunkTaker:
         return True
 
 
-def _before(error: CorruptBatch, chunks: list[FetchedChunk]) -> tuple[dict[TopicPartition, int], list[FetchedChunk]]:
-    """After an error in one of these chunks: the offsets to go on at, and the chunks before it that can be read."""
-    offsets, readable = {}, []
-    for number, chunk in enumerate(chunks):
-        if chunk.partition == error.partition:
-            rest = chunks[number + 1 :]
-            offsets = {error.partition: error.offset} | {each.partition: each.start_offset for each in rest}
-            if error.offset > chunk.start_offset:
-                before = [(at, header) for at, header in chunk.batches if header.base_offset < error.offset]
-                readable.append(chunk._replace(end_offset=error.offset, batches=before))
-            break
-        readable.append(chunk)
-    return offsets, readable
-
-
 def _from_position(chunk: FetchedChunk, entry: PartitionPosition) -> FetchedChunk:
     return chunk._replace(start_offset=max(chunk.start_offset, entry.position))
 
@@ -208,19 +193,17 @@ class Consumer(Blocking):
         return records
 
     def poll_columns(self, timeout_ms: float = 0) -> Any:
-        """All records at hand as one Arrow RecordBatch, which may be empty. Needs the extra `client`."""
-        from oncelog.client.columns import to_arrow
+        """The records at hand as one Arrow RecordBatch, which may be empty. Needs the extra `client`."""
+        from oncelog.client.columns import first_columns
 
         taker = _ChunkTaker()
         self._step(Deadline(timeout_ms), taker.take)
-        try:
-            return to_arrow(taker.chunks)
-        except CorruptBatch as error:
-            offsets, readable = _before(error, taker.chunks)
-            self._run(self.core.rewind(offsets))
-            if not readable:
-                raise
-            return to_arrow(readable)
+        columns, unread, error = first_columns(taker.chunks)
+        if unread:
+            self._run(self.core.rewind(unread))
+        if error is not None and not columns.num_rows:
+            raise error
+        return columns
 
     def _step(self, deadline: Deadline, take: Callable[[PartitionPosition, FetchedChunk], bool]) -> None:
         while True:

@@ -42,7 +42,7 @@ class FetchedChunk(NamedTuple):
     """One answer, as far as it has whole batches: `batches` are those a reader may see, with their places in `data`.
 
     There may be none, where a range holds only aborted records and markers. They may hold records outside of the range
-    asked for: cut them by offset, as `columns.to_arrow` does.
+    asked for: cut them by offset, as `columns.arrow_batches` does.
     """
 
     partition: TopicPartition
@@ -124,7 +124,8 @@ class RangeReader(Blocking):
 
         with RangeReader(config) as reader:
             for chunk in reader.read("orders", 3, 1000, 2000):
-                table = columns.to_arrow([chunk])
+                for table in columns.arrow_batches(chunk):
+                    ...
 
     In a process that runs one task after another, give it `worker_client(config)` in place of the settings: then it
     uses the connections that stay open there. `idle_timeout_ms` is how long nothing may come before it gives up.

@@ -43,6 +43,9 @@ class MicroBatch:
     """Whether an earlier run of the query has planned it and may have written it already."""
     appeared: frozenset[TopicPartition] = frozenset()
     """Partitions that no batch before it has read."""
+    set_back: frozenset[TopicPartition] = frozenset()
+    """Those of them that earlier batches had read further: the partition was cut or created again, and data may be
+    lost."""
     is_first_to_read: bool = False
     """Whether the batches before it had no partition to read: no topic matched the pattern yet."""
     uneven_start: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
@@ -77,6 +80,7 @@ class SourceRange(NamedTuple):
     start: Offsets | None
     end: Offsets
     appeared: frozenset[TopicPartition] = frozenset()
+    set_back: frozenset[TopicPartition] = frozenset()
     is_first: bool = False
     """Whether it is the first of its source that reads anything."""
 
@@ -102,6 +106,7 @@ def running_batch(spark: SparkSession, frame: DataFrame, batch_id: int) -> Micro
         # Spark plans a new batch within the trigger that runs it.
         planned_before=planned_ms < int(execution.getLatestExecutionContext().currentTriggerStartTimestamp()),
         appeared=frozenset().union(*(source.appeared for source in ranges)),
+        set_back=frozenset().union(*(source.set_back for source in ranges)),
         is_first_to_read=only_kafka and all(source.is_first for source in ranges),
         uneven_start=uneven(starts),
         uneven_end=uneven(source.end for source in ranges),
@@ -188,8 +193,9 @@ def source_range(start: StreamOffset | None, end: StreamOffset) -> SourceRange:
     if start is None:
         return SourceRange(None, end.ends, frozenset(end.ends))
     first = {} if start == end else end.first
-    appeared = (end.ends.keys() - start.ends.keys()) | first.keys()
-    return SourceRange({**start.ends, **first}, end.ends, frozenset(appeared), is_first=not start.ends)
+    appeared = frozenset((end.ends.keys() - start.ends.keys()) | first.keys())
+    set_back = frozenset(partition for partition, offset in first.items() if offset < start.ends.get(partition, 0))
+    return SourceRange({**start.ends, **first}, end.ends, appeared, set_back, is_first=not start.ends)
 
 
 def _start(execution: Any, started: Any, source: Any) -> StreamOffset | None:

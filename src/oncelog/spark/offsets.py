@@ -97,7 +97,7 @@ def _is_kafka_shape(value: Any) -> bool:
         return False
     return all(
         isinstance(partitions, dict)
-        and all(str(p).isdigit() and isinstance(o, int) and not isinstance(o, bool) for p, o in partitions.items())
+        and all(str(p).isdecimal() and isinstance(o, int) and not isinstance(o, bool) for p, o in partitions.items())
         for partitions in value.values()
     )
 

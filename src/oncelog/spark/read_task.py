@@ -1,4 +1,4 @@
-"""Reads ranges on an executor: each answer of the broker becomes one Arrow batch.
+"""Reads ranges on an executor: each answer of the broker becomes an Arrow batch, or some if it was compressed well.
 
 A range was there when its batch was planned. What is deleted before it is read fails the task, or is left out where
 data may be lost.
@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from oncelog.client import FetchedChunk, IsolationLevel, KafkaError, RangeReader, TimedOut, WorkerClient, worker_client
-from oncelog.client.columns import to_arrow
+from oncelog.client.columns import arrow_batches
 from oncelog.core.errors import ErrorCode
 from oncelog.spark.offsets import EARLIEST, list_offsets
 from oncelog.spark.planning import OffsetRange
@@ -56,10 +57,18 @@ def read_range(options: SourceOptions, wanted: OffsetRange) -> Iterator[pa.Recor
     """Every visible record of the range, once, in order."""
     schema = pa.schema([*ARROW_FIELDS, HEADERS_FIELD] if options.include_headers else ARROW_FIELDS)
     for chunk in _chunks(options, wanted):
-        batch = to_arrow([chunk], headers=options.include_headers)
-        if batch.num_rows:
-            columns = [batch.column(field.name).cast(field.type) for field in schema]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        for batch in arrow_batches(chunk, headers=options.include_headers):
+            if batch.num_rows:
+                columns = [_column(batch, field) for field in schema]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    column = batch.column(field.name)
+    if field.name == HEADERS_FIELD.name:
+        # As in Spark's own source, records without headers have null in place of an empty list.
+        column = pc.if_else(pc.greater(pc.list_value_length(column), 0), column, pa.scalar(None, column.type))
+    return column.cast(field.type)
 
 
 def _chunks(options: SourceOptions, wanted: OffsetRange) -> Iterator[FetchedChunk]:

@@ -195,7 +195,7 @@ def _start_mismatch(batch: MicroBatch, committed: Committed, policy: NewCheckpoi
 
     What several sources had come to is not known from notes of earlier versions.
     """
-    for partition in sorted(batch.end.keys() & committed.keys()):
+    for partition in sorted((batch.end.keys() & committed.keys()) - batch.set_back):
         note = Note.from_text(committed[partition].metadata)
         if policy is NewCheckpoint.REPROCESS and (note is None or note.query_id != batch.query_id):
             continue

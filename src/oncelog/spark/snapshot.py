@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
+from oncelog.client.column_decoder import UNPACKED_BYTES
 from oncelog.core.invariant import invariant
 from oncelog.spark.offsets import StreamOffset
 from oncelog.spark.read_task import RangePartition, read_partition
@@ -72,7 +73,8 @@ def latest_per_key(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
     held: list[pa.Table] = []
     kept_rows = new_rows = 0
     for batch in batches:
-        held.append(pa.Table.from_batches([batch]).filter(pc.is_valid(batch.column("key"))))
+        keys = batch.column("key")
+        held.append(pa.Table.from_batches([batch.filter(keys.is_valid()) if keys.null_count else batch]))
         new_rows += held[-1].num_rows
         if new_rows >= max(kept_rows, ROWS_PER_BATCH):
             held = [_latest(pa.concat_tables(held))]
@@ -80,10 +82,14 @@ def latest_per_key(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
     if held:
         latest = _latest(pa.concat_tables(held))
         kept = latest.filter(pc.is_valid(latest.column("value"))).combine_chunks()
-        yield from kept.to_batches(max_chunksize=ROWS_PER_BATCH)
+        fitting = kept.num_rows * UNPACKED_BYTES // max(kept.nbytes, 1)
+        yield from kept.to_batches(max_chunksize=max(1, min(fitting, ROWS_PER_BATCH)))
 
 
 def _latest(rows: pa.Table) -> pa.Table:
     """The last row of each key."""
     numbered = pa.table({"key": rows.column("key"), "row": np.arange(rows.num_rows)})
-    return rows.take(numbered.group_by("key").aggregate([("row", "max")]).column("row_max"))
+    is_last = np.zeros(rows.num_rows, np.bool_)
+    is_last[numbered.group_by("key").aggregate([("row", "max")]).column("row_max").to_numpy()] = True
+    # Taken by their numbers, they would first be put together with all others, of which a column holds 2 GiB at most.
+    return rows.filter(pa.array(is_last))

@@ -15,6 +15,7 @@ compaction leave gaps, which a task skips silently.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -42,7 +43,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+SCHEMA = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp_ltz, timestampType int"
+)
 HEADERS_SCHEMA = ", headers array<struct<key: string, value: binary>>"
 
 
@@ -87,6 +90,7 @@ class TopicReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         plan = TopicPlan(self.options)
         start, end = starting_offsets(plan, self.options), plan.ending_offsets()
+        plan.check_order(start, end)
         return _tasks(plan.ranges(start, end), self.options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -101,7 +105,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plan: TopicPlan | None = None
         self._target: StreamOffset | None = None
         self._latest: StreamOffset | None = None
-        self._last_batch_s = time.monotonic()
+        self._last_batch_s = -math.inf
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self.options}
@@ -143,7 +147,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = limit_offsets(begin.ends, end, limit.max_rows)
         if end != begin.ends:
             self._last_batch_s = time.monotonic()
-        elif pinned is None and end.keys() == known.ends.keys():
+        elif pinned is None and end == known.ends:
             return start  # what differs from it in a single letter is a batch to Spark
         return StreamOffset(end, begin.first, latest.topic_ids).to_wire()
 
@@ -156,7 +160,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset(begin, first=begin)
 
     def _should_wait(self, begin: Offsets, end: Offsets, limit: ReadLimit) -> bool:
-        """minOffsetsPerTrigger: wait for more, but not for longer than maxTriggerDelay, and never with AvailableNow."""
+        """minOffsetsPerTrigger: wait for more, but not for longer than maxTriggerDelay, and never with AvailableNow.
+
+        The first batch does not wait, as in Spark's own source: what is there may have waited for long already.
+        """
         wanted = self.options.min_offsets_per_trigger
         if wanted is None or isinstance(limit, ReadAllAvailable) or self._target is not None:
             return False

@@ -227,9 +227,11 @@ def _assigned(text: str) -> tuple[TopicPartition, ...]:
     example = '{"orders": [0, 1]}'
     try:
         value = json.loads(text)
-        partitions = tuple(TopicPartition(topic, int(p)) for topic, numbers in value.items() for p in numbers)
+        partitions = tuple(TopicPartition(topic, p) for topic, numbers in value.items() for p in numbers)
     except (ValueError, TypeError, AttributeError):
-        raise OptionError(f"option assign: expected partitions per topic like {example}, not {text!r}") from None
+        partitions = None
+    if partitions is None or any(type(p.partition) is not int or p.partition < 0 for p in partitions):
+        raise OptionError(f"option assign: expected partitions per topic like {example}, not {text!r}")
     if not partitions:
         raise OptionError(f"option assign names no partition; expected something like {example}")
     return partitions

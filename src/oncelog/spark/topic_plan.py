@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
 
@@ -9,6 +10,8 @@ from oncelog.client import IsolationLevel, TopicPartition, WorkerClient, worker_
 from oncelog.spark.offsets import EARLIEST, LATEST, Offsets, StreamOffset, list_offsets
 from oncelog.spark.planning import OffsetRange
 from oncelog.spark.source_options import OptionError, Position, SourceOptions
+
+logger = logging.getLogger(__name__)
 
 
 class DataLost(RuntimeError):
@@ -27,6 +30,8 @@ class TopicPlan:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._isolation = IsolationLevel.READ_COMMITTED if options.read_committed else IsolationLevel.READ_UNCOMMITTED
+        self._said: set[str] = set()
+        """What was lost is told once: an idle stream looks a hundred times a second."""
 
     @property
     def _client(self) -> WorkerClient:
@@ -67,7 +72,24 @@ class TopicPlan:
         return self._resolve(self._options.starting, "starting")
 
     def ending_offsets(self) -> Offsets:
-        return self._resolve(self._options.ending, "ending")
+        """Not beyond the end of a partition: a task would wait there for records to come."""
+        ends = self._resolve(self._options.ending, "ending")
+        if self._options.ending.offsets is None:
+            return ends
+        written = list_offsets(self._client, dict.fromkeys(ends, LATEST), IsolationLevel.READ_UNCOMMITTED)
+        for partition, end in sorted(ends.items()):
+            if end > written[partition]:
+                self._lost(f"{partition} ends at {written[partition]}, before offset {end} of the ending position")
+        return {partition: min(end, written[partition]) for partition, end in ends.items()}
+
+    def check_order(self, start: Offsets, end: Offsets) -> None:
+        """Raise OptionError for a range of a table that ends before it starts; a group may stand behind it."""
+        for partition in () if self._options.starting.committed else sorted(end):
+            if start[partition] > end[partition]:
+                raise OptionError(
+                    f"{partition}: the starting position, offset {start[partition]}, lies behind the ending position, "
+                    f"offset {end[partition]}"
+                )
 
     def latest_offsets(self, known: StreamOffset | None = None) -> StreamOffset:
         """Ends of all partitions. Where data may be lost, topics that vanished are left out (see begin_of_next).
@@ -140,13 +162,15 @@ class TopicPlan:
         """Where the batch after `known` begins, and what is new in it: partitions that appeared, at their beginning.
 
         Raises DataLost for a topic that is gone, another one than it was, or shorter than the stream has read already,
-        and for a partition that appeared and has lost its beginning by now.
+        and for a partition that appeared and has lost its beginning by now. Where data may be lost, a partition that is
+        shorter is new as well, from where it ends now.
         """
         again = self._recreated(known.topic_ids, latest.topic_ids)
         begin = {p: offset for p, offset in known.ends.items() if p.topic not in again}
-        self._check_not_lost(begin, latest.ends)
+        shorter = self._check_not_lost(begin, latest.ends)
         first = self._list([p for p in latest.ends if p not in begin], EARLIEST)
         self._check_whole(first)
+        first |= shorter
         return StreamOffset({p: o for p, o in {**begin, **first}.items() if p in latest.ends}, first)
 
     def _recreated(self, known: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
@@ -159,7 +183,9 @@ class TopicPlan:
             )
         return again
 
-    def _check_not_lost(self, start: Offsets, latest: Offsets) -> None:
+    def _check_not_lost(self, start: Offsets, latest: Offsets) -> Offsets:
+        """The ends of partitions that are shorter than they were."""
+        shorter = {}
         for partition, offset in sorted(start.items()):
             if partition not in latest:
                 self._lost(f"{partition} does not exist any more; the stream had read it up to {offset}")
@@ -168,6 +194,8 @@ class TopicPlan:
                     f"{partition} ends at {end}, before offset {offset} where the stream is: the topic was deleted and "
                     "created again, or lost its log"
                 )
+                shorter[partition] = end
+        return shorter
 
     def _check_whole(self, first: Offsets) -> None:
         for partition, offset in sorted(first.items()):
@@ -230,3 +258,6 @@ class TopicPlan:
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:
             raise data_lost(what)
+        if what not in self._said:
+            self._said.add(what)
+            logger.warning("%s; the query goes on, as failOnDataLoss is false", what)

@@ -15,9 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncelog.client import column_decoder
-from oncelog.client.columns import SCHEMA, decode_batches, encode_columns, murmur2_column, partition_column, to_arrow
+from oncelog.client.columns import (
+    SCHEMA,
+    arrow_batches,
+    decode_batches,
+    encode_columns,
+    first_columns,
+    murmur2_column,
+    partition_column,
+    to_arrow,
+)
 from oncelog.client.consumer_records import iter_records
-from oncelog.client.errors import KafkaError
+from oncelog.client.errors import CorruptBatch, KafkaError
 from oncelog.client.fetcher import FetchedChunk
 from oncelog.core.codec import Codec
 from oncelog.core.hashing import murmur2, partition_for_key
@@ -160,6 +169,56 @@ def test_several_chunks_become_one_record_batch() -> None:
     raws = [plain(3), plain(3, base_offset=3)]
     chunks = [FetchedChunk(TP, 0, 6, -1, memoryview(raw), list(iter_headers(raw)), 6, 6, False) for raw in raws]
     assert to_arrow(chunks).column("offset").to_pylist() == list(range(6))
+
+
+def chunk_of(raw: bytes) -> FetchedChunk:
+    headers = list(iter_headers(raw))
+    end = headers[-1][1].next_offset
+    return FetchedChunk(TP, 0, end, -1, memoryview(raw), headers, end, end, False)
+
+
+def test_what_was_compressed_well_comes_in_batches_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(column_decoder, "UNPACKED_BYTES", 50_000)
+    codecs = [Codec.ZSTD, Codec.NONE, Codec.GZIP, Codec.LZ4]
+    raw = b"".join(plain(100, base_offset=100 * i, codec=codecs[i % 4]) for i in range(40))
+    batches = list(arrow_batches(chunk_of(raw)))
+    assert [offset for batch in batches for offset in batch.column("offset").to_pylist()] == list(range(4000))
+    assert max(batch.num_rows for batch in batches) <= 700
+    assert to_arrow([chunk_of(raw)]).column("offset").to_pylist() == list(range(4000))
+
+
+def of_zeros(size_bytes: int, offset: int) -> pa.RecordBatch:
+    """One record, in memory that nobody has touched."""
+    row = {name: pa.nulls(1, SCHEMA.field(name).type) for name in SCHEMA.names}
+    place = pa.py_buffer(np.array([0, size_bytes], np.int32))
+    row["value"] = pa.Array.from_buffers(pa.binary(), 1, [None, place, pa.py_buffer(np.zeros(size_bytes, np.uint8))])
+    row["offset"] = pa.array([offset])
+    return pa.RecordBatch.from_arrays(list(row.values()), schema=SCHEMA)
+
+
+def test_records_that_do_not_fit_into_one_record_batch_are_not_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [of_zeros(1_100_000_000, offset) for offset in range(2)]
+    monkeypatch.setattr(column_decoder, "arrow_batches", lambda *_, **__: iter(parts))
+    chunk = chunk_of(plain(2))
+    with pytest.raises(ValueError, match="do not fit into one Arrow RecordBatch"):
+        to_arrow([chunk])
+    columns, unread, error = first_columns([chunk, chunk._replace(partition=TopicPartition("orders", 4))])
+    assert (columns.column("offset").to_pylist(), error) == ([0], None)
+    assert unread == {TP: 1, TopicPartition("orders", 4): 0}
+
+
+def test_records_before_one_that_cannot_be_read_are_read() -> None:
+    raw = bytearray(plain(3) + plain(3, base_offset=3) + plain(3, base_offset=6))
+    _, second, _ = iter_headers(bytes(raw))
+    struct.pack_into(">i", raw, second[0] + 57, 4)
+    read: list[int] = []
+    with pytest.raises(CorruptBatch) as caught:
+        for batch in arrow_batches(chunk_of(bytes(raw))):
+            read += batch.column("offset").to_pylist()
+    assert read == list(range(caught.value.offset))
+    assert 3 <= caught.value.offset <= 6
+    columns, unread, error = first_columns([chunk_of(bytes(raw))])
+    assert (columns.column("offset").to_pylist(), unread, str(error)) == (read, {TP: len(read)}, str(caught.value))
 
 
 @pytest.mark.parametrize("at", range(61, 90))

@@ -17,7 +17,7 @@ from oncelog.client import (
     WorkerClient,
     worker_client,
 )
-from oncelog.client.columns import encode_by_partition, to_arrow
+from oncelog.client.columns import arrow_batches, encode_by_partition
 from oncelog.spark.demo.orders import customer_columns, order_columns
 from oncelog.spark.offsets import EARLIEST, LATEST, Offsets, list_offsets
 
@@ -62,7 +62,7 @@ def read_topic(config: ClientConfig, topic: str) -> Iterator[pa.RecordBatch]:
     last = topic_offsets(client, topic, LATEST, isolation)
     for partition, first in topic_offsets(client, topic, EARLIEST, isolation).items():
         for chunk in reader.read(*partition, first, last[partition]):
-            yield to_arrow([chunk], headers=False)
+            yield from arrow_batches(chunk, headers=False)
 
 
 def topic_offsets(client: WorkerClient, topic: str, which: int, isolation: IsolationLevel) -> Offsets:
