@@ -14,13 +14,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
+from itertools import groupby, zip_longest
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, Self
 
 from oncelog.client.blocking import Blocking, blocking, delegating
 from oncelog.client.connections import open_cluster
 from oncelog.client.consumer_config import ConsumerConfig
 from oncelog.client.consumer_core import ConsumerCore
-from oncelog.client.consumer_positions import PartitionPosition
+from oncelog.client.consumer_positions import PartitionPosition, Positions
 from oncelog.client.consumer_rebalance import Rebalance, RebalanceKind
 from oncelog.client.consumer_records import ConsumerRecord, iter_records
 from oncelog.client.deadline import Deadline
@@ -144,6 +146,23 @@ def _first_offsets(records: Iterable[ConsumerRecord]) -> dict[TopicPartition, in
     return offsets
 
 
+def _one_by_one(positions: Positions, records: list[ConsumerRecord]) -> Iterator[ConsumerRecord]:
+    """What a poll has taken, for a loop that may be left, and that may commit, seek and pause with each record."""
+    held = []
+    for partition, run in groupby(records, attrgetter("topic_partition")):
+        entry = positions.get(partition)
+        if entry is not None:
+            rest = list(run)
+            entry.held_from = rest[0].offset
+            held.append((entry, entry.version, rest))
+    for entry, version, rest in held:
+        for record, following in zip_longest(rest, rest[1:]):
+            if entry.version != version or entry.paused:
+                break
+            entry.held_from = None if following is None else following.offset
+            yield record
+
+
 class Consumer(Blocking):
     """A consumer for threads. One thread polls at a time; the other calls may come from any."""
 
@@ -239,9 +258,9 @@ class Consumer(Blocking):
             callback(rebalance.partitions)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Records for ever; leave the loop with `break`."""
+        """Records for ever. The position is behind the last one that was handed out: leave the loop when you like."""
         while True:
-            yield from self.poll(ITERATION_POLL_MS)
+            yield from _one_by_one(self.core.positions, self.poll(ITERATION_POLL_MS))
 
     # Positions
 
@@ -362,9 +381,9 @@ class AsyncConsumer:
                 await result
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Records for ever."""
+        """As that of `Consumer`."""
         while True:
-            for record in await self.poll(ITERATION_POLL_MS):
+            for record in _one_by_one(self.core.positions, await self.poll(ITERATION_POLL_MS)):
                 yield record
 
     seek = delegating(ConsumerCore.seek)

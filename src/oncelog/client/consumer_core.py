@@ -135,8 +135,11 @@ class ConsumerCore:
     def _hand_out(self, take: Take) -> bool:
         took = False
         for entry in self.positions:
+            if entry.paused:
+                continue
+            entry.take_back()
             chunk = entry.chunk
-            if chunk is None or entry.paused:
+            if chunk is None:
                 continue
             took = True
             self.positions.to_back(entry.partition)
@@ -251,7 +254,7 @@ class ConsumerCore:
             await self._wait(deadline)
             if deadline.expired:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"no position for {entry.partition} could be found")
-        return entry.position
+        return entry.next_offset
 
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out nothing of these partitions for now; they stay assigned."""
@@ -314,9 +317,9 @@ class ConsumerCore:
         self, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         return {
-            entry.partition: OffsetAndMetadata(entry.position)
+            entry.partition: OffsetAndMetadata(entry.next_offset)
             for entry in self.positions
-            if entry.position >= 0 and (partitions is None or entry.partition in partitions)
+            if entry.next_offset >= 0 and (partitions is None or entry.partition in partitions)
         }
 
     def _commit_if_due(self) -> None:
