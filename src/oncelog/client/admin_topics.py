@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from oncelog.client.admin_base import AdminBase, raise_first
+from oncelog.client.arguments import to_partition
 from oncelog.client.attempts import Attempts
 from oncelog.client.cluster import TopicInfo
 from oncelog.client.errors import ErrorCode
@@ -163,7 +164,7 @@ class TopicAdmin(AdminBase):
 
         LATEST is the last stable offset for read_committed and the high watermark otherwise.
         """
-        wanted = {TopicPartition(*partition): int(spec) for partition, spec in specs.items()}
+        wanted = {to_partition(partition): int(spec) for partition, spec in specs.items()}
 
         def request(partitions: list[TopicPartition]) -> ListOffsetsRequest:
             return ListOffsetsRequest(
@@ -185,7 +186,7 @@ class TopicAdmin(AdminBase):
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Drop everything below the given offsets (-1: up to the high watermark). Returns the new log starts."""
-        wanted = {TopicPartition(*partition): offset for partition, offset in before.items()}
+        wanted = {to_partition(partition): offset for partition, offset in before.items()}
 
         def request(partitions: list[TopicPartition]) -> DeleteRecordsRequest:
             return DeleteRecordsRequest(

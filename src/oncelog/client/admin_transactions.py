@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from oncelog.client.admin_base import AdminBase, raise_first
+from oncelog.client.arguments import to_partition
 from oncelog.client.attempts import Attempts
 from oncelog.client.cluster import CoordinatorKind
 from oncelog.client.offsets import by_topic
@@ -164,7 +165,7 @@ class TransactionAdmin(AdminBase):
         `start_offset` is `transaction_start_offset` of `describe_producers`. Prefer `fence_producers` when the
         transactional id is known: this writes an abort marker without asking any coordinator.
         """
-        target, what, attempts = TopicPartition(*partition), "the abort marker", Attempts()
+        target, what, attempts = to_partition(partition), "the abort marker", Attempts()
         deadline = self._deadline()
 
         async def attempt() -> None:

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from concurrent.futures import CancelledError
 from itertools import groupby, zip_longest
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from oncelog.client.blocking import Blocking, blocking, delegating
 from oncelog.client.connections import open_cluster
@@ -44,6 +44,22 @@ class _Unread(NamedTuple):
     error: Exception
     offsets: dict[TopicPartition, int]
     """The offset of the first record, by partition."""
+
+
+Callback = TypeVar("Callback", bound=Callable[..., object])
+
+
+def _callbacks(
+    on_assigned: Callback | None, on_revoked: Callback | None, on_lost: Callback | None
+) -> dict[RebalanceKind, Callback | None]:
+    for name, given in (("on_assigned", on_assigned), ("on_revoked", on_revoked), ("on_lost", on_lost)):
+        if given is not None and not callable(given):
+            raise TypeError(f"{name} is a {type(given).__name__}: give a function")
+    return {
+        RebalanceKind.ASSIGNED: on_assigned,
+        RebalanceKind.REVOKED: on_revoked,
+        RebalanceKind.LOST: on_lost or on_revoked,
+    }
 
 
 class _RecordTaker:
@@ -197,11 +213,7 @@ class Consumer(Blocking):
         `on_revoked` runs while the partitions are still this consumer's, so it may commit. `on_lost` runs when they
         are not any more; without it `on_revoked` is called then too.
         """
-        self._callbacks = {
-            RebalanceKind.ASSIGNED: on_assigned,
-            RebalanceKind.REVOKED: on_revoked,
-            RebalanceKind.LOST: on_lost or on_revoked,
-        }
+        self._callbacks = _callbacks(on_assigned, on_revoked, on_lost)
         self._run(self.core.subscribe(topics, pattern))
 
     def unsubscribe(self) -> None:
@@ -218,7 +230,14 @@ class Consumer(Blocking):
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> list[ConsumerRecord]:
         """Records that are there, or that come within the timeout; an empty list if none do."""
         self._taker.count_max = max_records or self.settings.max_poll_records
-        self._step(Deadline(timeout_ms), self._taker.take)
+        try:
+            self._step(Deadline(timeout_ms), self._taker.take)
+        except BaseException:
+            # An interrupt may come when records are taken already: they are for the next poll, and not to be committed.
+            if self._taker.records:
+                self._run(self.core.rewind(_first_offsets(self._taker.records)))
+                self._taker.records = []
+            raise
         records, unread = self._taker.taken()
         if unread is not None:
             self._run(self.core.rewind(unread.offsets))
@@ -242,13 +261,21 @@ class Consumer(Blocking):
             return to_arrow(readable)
 
     def _step(self, deadline: Deadline, take: Callable[[PartitionPosition, FetchedChunk], bool]) -> None:
-        while True:
-            rebalance = self._run(self.core.step(deadline, take))
-            if rebalance is None:
-                return
-            while rebalance is not None:
+        while (rebalance := self._run(self.core.step(deadline, take))) is not None:
+            self._handle(rebalance)
+
+    def _handle(self, rebalance: Rebalance | None) -> None:
+        """This change, and those that follow at once. A callback that raises does not hold them up: the group counts
+        on them. The first error is raised then."""
+        first: BaseException | None = None
+        while rebalance is not None:
+            try:
                 self._call_back(rebalance)
-                rebalance = self._call(self.core.handled, rebalance)
+            except BaseException as error:  # noqa: BLE001  raised below
+                first = first or error
+            rebalance = self._call(self.core.handled, rebalance)
+        if first is not None:
+            raise first
 
     def _call_back(self, rebalance: Rebalance) -> None:
         callback = self._callbacks.get(rebalance.kind)
@@ -337,11 +364,7 @@ class AsyncConsumer:
         on_lost: AsyncOnChange | None = None,
     ) -> None:
         """As `Consumer.subscribe`; the callbacks may be coroutine functions."""
-        self._callbacks = {
-            RebalanceKind.ASSIGNED: on_assigned,
-            RebalanceKind.REVOKED: on_revoked,
-            RebalanceKind.LOST: on_lost or on_revoked,
-        }
+        self._callbacks = _callbacks(on_assigned, on_revoked, on_lost)
         await self.core.subscribe(topics, pattern)
 
     async def unsubscribe(self) -> None:
@@ -367,9 +390,16 @@ class AsyncConsumer:
         return records
 
     async def _handle(self, rebalance: Rebalance | None) -> None:
+        """As that of `Consumer`; a poll that is cancelled within a callback is an error too."""
+        first: BaseException | None = None
         while rebalance is not None:
-            await self._call_back(rebalance)
+            try:
+                await self._call_back(rebalance)
+            except BaseException as error:  # noqa: BLE001  raised below
+                first = first or error
             rebalance = self.core.handled(rebalance)
+        if first is not None:
+            raise first
 
     async def _call_back(self, rebalance: Rebalance) -> None:
         if rebalance.kind is RebalanceKind.ASSIGNED:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from oncelog.client.admin_topics import TopicAdmin
+from oncelog.client.arguments import to_offset, to_partition, topic_names
 from oncelog.client.cluster import Cluster
 from oncelog.client.consumer_config import ConsumerConfig
 from oncelog.client.consumer_fetcher import ConsumerFetcher
@@ -77,8 +78,9 @@ class ConsumerCore:
             raise IllegalState("partitions were assigned by hand: call unsubscribe() first")
         if bool(topics) == bool(pattern):
             raise IllegalState("give either topics or a pattern")
+        names = topic_names(topics or ())
         self.pattern = re.compile(pattern) if pattern else None
-        self.topics = frozenset(topics) if topics else await self._matching_topics()
+        self.topics = names if names else await self._matching_topics()
 
     async def _matching_topics(self) -> frozenset[str]:
         pattern = self.pattern
@@ -91,7 +93,7 @@ class ConsumerCore:
         """Read exactly these partitions, outside of any group's rebalancing."""
         if self.topics or self.pattern:
             raise IllegalState("this consumer is subscribed: call unsubscribe() first")
-        wanted = {TopicPartition(*partition) for partition in partitions}
+        wanted = {to_partition(partition) for partition in partitions}
         self._assigned_by_hand = bool(wanted)
         self.positions.remove(self.positions.partitions() - wanted)
         self.positions.add(wanted)
@@ -216,7 +218,7 @@ class ConsumerCore:
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
         """Go on at an offset."""
-        self.positions[partition].seek(offset)
+        self.positions[partition].seek(to_offset(offset))
 
     async def rewind(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Go back to these offsets where the partitions are still assigned: what was taken cannot be handed out."""
@@ -258,13 +260,13 @@ class ConsumerCore:
 
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out nothing of these partitions for now; they stay assigned."""
-        for partition in partitions:
-            self.positions[partition].paused = True
+        for entry in [self.positions[partition] for partition in partitions]:
+            entry.paused = True
 
     async def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """End a pause."""
-        for partition in partitions:
-            self.positions[partition].paused = False
+        for entry in [self.positions[partition] for partition in partitions]:
+            entry.paused = False
         self._changed.set()
 
     async def paused(self) -> frozenset[TopicPartition]:
@@ -291,7 +293,7 @@ class ConsumerCore:
         wanted = (
             self.positions_to_commit()
             if offsets is None
-            else {TopicPartition(*partition): full_offset(value) for partition, value in offsets.items()}
+            else {to_partition(partition): full_offset(value) for partition, value in offsets.items()}
         )
         if not wanted:
             return

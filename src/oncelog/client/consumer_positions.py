@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Final, NamedTuple
 
+from oncelog.client.arguments import to_partition
 from oncelog.client.errors import CorruptBatch, IllegalState
 from oncelog.client.fetcher import FetchedChunk
 from oncelog.core.ids import TopicPartition
@@ -110,9 +111,10 @@ class Positions:
         return self._partitions.get(partition)
 
     def __getitem__(self, partition: TopicPartition) -> PartitionPosition:
-        found = self._partitions.get(TopicPartition(*partition))
+        wanted = to_partition(partition)
+        found = self._partitions.get(wanted)
         if found is None:
-            raise IllegalState(f"{TopicPartition(*partition)} is not assigned to this consumer")
+            raise IllegalState(f"{wanted} is not assigned to this consumer")
         return found
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:

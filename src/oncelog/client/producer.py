@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import operator
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, Self, SupportsIndex
+from typing import Any, Final, Self
 
 from oncelog.client.accumulator import RecordFuture, WaitingBatch
+from oncelog.client.arguments import check_topic, whole
 from oncelog.client.batch_sequence import Delivery
 from oncelog.client.blocking import Blocking, blocking, delegating
 from oncelog.client.connections import open_cluster
@@ -65,18 +65,6 @@ def _serializing(what: str, serializer: Serializer | None) -> Serializer:
     return serialize
 
 
-def _whole(name: str, value: SupportsIndex, advice: str) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} is a {type(value).__name__}: {advice}") from None
-
-
-def _check_topic(topic: str) -> None:
-    if not isinstance(topic, str):
-        raise TypeError(f"{topic!r} is no topic: names of topics are text")
-
-
 class _RecordAppender:
     """What both producers do on the caller's side: serialise, choose a partition, append."""
 
@@ -90,7 +78,7 @@ class _RecordAppender:
         self, topic: str, value: Any, key: Any, headers: Headers | None, timestamp_ms: int | None
     ) -> tuple[bytes | None, bytes | None, Sequence[Header], int]:
         """Whatever is wrong with the record is raised here: in a batch it would stop those of others too."""
-        _check_topic(topic)
+        check_topic(topic)
         if self.config.transactional_id is not None:
             self.core.state.check_accepting()
         raw_key, raw_value = self._key_serializer(topic, key), self._value_serializer(topic, value)
@@ -104,7 +92,7 @@ class _RecordAppender:
         stamp = (
             int(time.time() * 1000)
             if timestamp_ms is None
-            else _whole("timestamp_ms", timestamp_ms, "give whole milliseconds, such as int(time.time() * 1000)")
+            else whole("timestamp_ms", timestamp_ms, "give whole milliseconds, such as int(time.time() * 1000)")
         )
         if not -(2**63) <= stamp < 2**63:
             raise KafkaError(
@@ -124,7 +112,7 @@ class _RecordAppender:
 
     def checked(self, topic: str, partition: int, count: int) -> int:
         """A partition that the caller has chosen."""
-        number = _whole("partition", partition, "give a whole number")
+        number = whole("partition", partition, "give a whole number")
         if not 0 <= number < count:
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} has {count} partitions, there is no {number}"
@@ -256,7 +244,7 @@ class Producer(Blocking):
         """Queue the rows of Arrow columns, partitioned by key. One future per batch. Needs the extra `client`."""
         import oncelog.client.columns  # noqa: F401  # before the topic is asked for, which may create it
 
-        _check_topic(topic)
+        check_topic(topic)
         deadline = Deadline(self.settings.max_block_ms)
         count = self._appender.known_partition_count(topic) or self._run(self.cluster.partition_count(topic, deadline))
         columns = {"key": key, "headers": headers, "timestamp_ms": timestamp_ms}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from oncelog.client import AsyncProducer, ConfigurationError, Consumer, KafkaError, Producer
+from oncelog.client import AsyncProducer, ConfigurationError, Consumer, KafkaError, Producer, TopicPartition
 from oncelog.client.columns import encode_by_partition
 
 
@@ -127,3 +127,52 @@ def test_a_url_is_no_address_of_a_broker() -> None:
 def test_an_asynchronous_client_that_is_made_outside_of_a_coroutine_says_so() -> None:
     with pytest.raises(RuntimeError, match="make an AsyncProducer in a coroutine"):
         AsyncProducer({"bootstrap.servers": "127.0.0.1:9092"})
+
+
+PLACE = TopicPartition("orders", 0)
+MISTAKES = [
+    (lambda client: client.subscribe("orders"), TypeError, "topics are 'orders': give a list of names"),
+    (lambda client: client.subscribe([b"orders"]), TypeError, "b'orders' is no topic: names of topics are text"),
+    (lambda client: client.subscribe(["^orders.*"]), ValueError, "cannot be the name of a topic; .*pattern="),
+    (lambda client: client.subscribe([""]), ValueError, "'' cannot be the name of a topic"),
+    (lambda client: client.subscribe(["orders"], on_assigned="x"), TypeError, "on_assigned is a str: give a function"),
+    (lambda client: client.assign("orders"), TypeError, r"'o' is no partition: give TopicPartition\(topic, number\)"),
+    (lambda client: client.assign(["ab"]), TypeError, "'ab' is no partition"),
+    (lambda client: client.assign([("orders", "0")]), TypeError, "the partition of orders is a str"),
+    (lambda client: client.assign([("orders", -1)]), ValueError, "numbers of partitions begin at 0"),
+    (lambda client: client.pause(PLACE), TypeError, "'orders' is no partition: .* one or a list of them"),
+    (lambda client: client.seek_to_beginning([PLACE]), TypeError, "is no partition"),
+    (lambda client: client.seek(PLACE, -2), ValueError, "there is no offset -2: offsets begin at 0"),
+    (lambda client: client.seek(PLACE, 2**63), ValueError, "there is no offset 9223372036854775808"),
+    (lambda client: client.seek(PLACE, "3"), TypeError, "the offset is a str: give a whole number"),
+    (lambda client: client.seek(PLACE, 3.0), TypeError, "the offset is a float"),
+    (lambda client: client.commit({PLACE: "3"}), TypeError, "the offset is a str"),
+    (lambda client: client.commit({PLACE: -3}), ValueError, "there is no offset -3"),
+    (lambda client: client.commit({"orders": 3}), TypeError, "'orders' is no partition"),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "text"), MISTAKES, ids=[str(row[1:]) for row in MISTAKES])
+def test_a_consumer_refuses_at_once_what_no_poll_could_read(
+    servers: str, unique: Any, call: Callable[[Consumer], None], error: type[Exception], text: str
+) -> None:
+    with Consumer({"bootstrap.servers": servers, "group.id": unique("group")}) as client:
+        if "subscribe" not in call.__code__.co_names:
+            client.assign([PLACE])
+        with pytest.raises(error, match=text):
+            call(client)
+        assert client.assignment() <= {PLACE} and not client.subscription()
+        assert client.poll() == []
+
+
+def test_the_protocol_of_groups_is_no_choice(servers: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"group\.protocol: .*classic protocol"):
+        Consumer({"bootstrap.servers": servers, "group.id": "g", "group.protocol": "consumer"})
+
+
+def test_a_partition_that_its_topic_does_not_have_is_named(servers: str, topic: str) -> None:
+    with (
+        Consumer({"bootstrap.servers": servers, "default.api.timeout.ms": 500}) as client,
+        pytest.raises(KafkaError, match=f"topic {topic} has 2 partitions, there is no 9"),
+    ):
+        client.end_offsets([TopicPartition(topic, 9)])
