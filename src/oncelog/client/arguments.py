@@ -5,10 +5,11 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from oncelog.core.ids import TopicPartition
 
+T = TypeVar("T")
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _OFFSET_MAX: Final = 2**63 - 1
 
@@ -22,15 +23,26 @@ def check_topic(name: object) -> None:
         raise TypeError(f"{name!r} is no topic: names of topics are text")
 
 
+def list_of(what: str, given: Iterable[T]) -> list[T]:
+    """Not the letters of a single name."""
+    if isinstance(given, str | bytes):
+        raise TypeError(f"{what} are {given!r}: give a list")
+    return list(given)
+
+
 def topic_names(names: Iterable[str]) -> frozenset[str]:
-    if isinstance(names, str | bytes):
-        raise TypeError(f"topics are {names!r}: give a list of names")
-    found = frozenset(names)
+    found = frozenset(list_of("topics", names))
     for name in found:
         check_topic(name)
         if not is_topic_name(name):
             raise ValueError(f"{name!r} cannot be the name of a topic; for a regular expression give pattern=")
     return found
+
+
+def setting_text(name: str, value: object) -> str:
+    if not isinstance(value, str | bool | int | float):
+        raise TypeError(f"the setting {name} is a {type(value).__name__}: give its value as text")
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def whole(name: str, value: Any, advice: str) -> int:

@@ -52,6 +52,7 @@ class ConsumerCore:
         self._changed = asyncio.Event()
         self._error: Exception | None = None
         self._assigned_by_hand = False
+        self._closed = False
         self._commit_due_s = time.monotonic() + config.auto_commit_interval_ms / 1000
         self._refresh_due_s = time.monotonic() + config.client.metadata_max_age_ms / 1000
         self._tasks = Tasks(cluster, ended=self._go_on, failed=self._fail)
@@ -69,9 +70,14 @@ class ConsumerCore:
         self._error = self._error or error
         self._changed.set()
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise IllegalState("this consumer is closed")
+
     # What to read
 
     async def subscribe(self, topics: Collection[str] = (), pattern: str | None = None) -> None:
+        self._check_open()
         if self.member is None:
             raise ConfigurationError("subscribe() needs a group.id; without one use assign()")
         if self._assigned_by_hand:
@@ -91,6 +97,7 @@ class ConsumerCore:
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, outside of any group's rebalancing."""
+        self._check_open()
         if self.topics or self.pattern:
             raise IllegalState("this consumer is subscribed: call unsubscribe() first")
         wanted = {to_partition(partition) for partition in partitions}
@@ -102,6 +109,7 @@ class ConsumerCore:
 
     async def step(self, deadline: Deadline, take: Take) -> Rebalance | None:
         """Until `take` took something or the deadline is over. A Rebalance is to be handled before the next step."""
+        self._check_open()
         while True:
             if self.member is not None:
                 self.member.polled()
@@ -382,6 +390,7 @@ class ConsumerCore:
             await self._rebalances.member.leave(reason)
 
     async def close(self) -> None:
+        self._closed = True
         await self.leave("the consumer was closed")
         await self._tasks.close()
         await self.cluster.close()

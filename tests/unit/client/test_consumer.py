@@ -445,6 +445,21 @@ def test_an_interrupt_behind_a_poll_that_has_records_leaves_them_to_the_next(
     assert numbers(drain(heir, COUNT)) == list(range(COUNT))
 
 
+def test_a_closed_consumer_says_so(servers: str, full_topic: str, unique: Any) -> None:
+    client = Consumer({"bootstrap.servers": servers, "group.id": unique("group")})
+    client.close()
+    calls: list[Callable[[], object]] = [
+        lambda: client.poll(100),
+        lambda: next(iter(client)),
+        lambda: client.poll_columns(100),
+        lambda: client.subscribe([full_topic]),
+        lambda: client.assign(both(full_topic)),
+    ]
+    for call in calls:
+        with pytest.raises(IllegalState, match="this consumer is closed"):
+            call()
+
+
 def test_a_pattern_takes_all_topics_that_match(consumer: Any, module_admin: Admin, unique: Any) -> None:
     stem = unique("pattern")
     module_admin.create_topics([NewTopic(f"{stem}-a", 1, 1), NewTopic(f"{stem}-b", 1, 1)])

@@ -10,7 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from oncelog.client import AsyncProducer, ConfigurationError, Consumer, KafkaError, Producer, TopicPartition
+from oncelog.client import (
+    Admin,
+    AsyncProducer,
+    ConfigurationError,
+    Consumer,
+    KafkaError,
+    NewTopic,
+    OffsetSpec,
+    Producer,
+    TopicPartition,
+)
+from oncelog.client.admin import ConfigResource, ResourceType
 from oncelog.client.columns import encode_by_partition
 
 
@@ -131,7 +142,7 @@ def test_an_asynchronous_client_that_is_made_outside_of_a_coroutine_says_so() ->
 
 PLACE = TopicPartition("orders", 0)
 MISTAKES = [
-    (lambda client: client.subscribe("orders"), TypeError, "topics are 'orders': give a list of names"),
+    (lambda client: client.subscribe("orders"), TypeError, "topics are 'orders': give a list"),
     (lambda client: client.subscribe([b"orders"]), TypeError, "b'orders' is no topic: names of topics are text"),
     (lambda client: client.subscribe(["^orders.*"]), ValueError, "cannot be the name of a topic; .*pattern="),
     (lambda client: client.subscribe([""]), ValueError, "'' cannot be the name of a topic"),
@@ -176,3 +187,47 @@ def test_a_partition_that_its_topic_does_not_have_is_named(servers: str, topic: 
         pytest.raises(KafkaError, match=f"topic {topic} has 2 partitions, there is no 9"),
     ):
         client.end_offsets([TopicPartition(topic, 9)])
+
+
+NAMES = [
+    lambda admin: admin.create_topics("orders"),
+    lambda admin: admin.delete_topics("orders"),
+    lambda admin: admin.describe_topics("orders"),
+    lambda admin: admin.describe_groups("billing"),
+    lambda admin: admin.delete_groups("billing"),
+    lambda admin: admin.remove_members("billing", "member"),
+    lambda admin: admin.list_groups(states="Stable"),
+    lambda admin: admin.describe_transactions("shop"),
+    lambda admin: admin.fence_producers("shop"),
+    lambda admin: admin.alter_configs(ConfigResource(ResourceType.TOPIC, "orders"), delete="retention.ms"),
+]
+
+
+@pytest.mark.parametrize("call", NAMES, ids=lambda call: str(call.__code__.co_names[0]))
+def test_a_single_name_is_not_taken_for_its_letters(module_admin: Admin, call: Callable[[Admin], object]) -> None:
+    before = module_admin.list_topics().keys()
+    with pytest.raises(TypeError, match=r" are '\w+(\.ms)?': give a list"):
+        call(module_admin)
+    assert module_admin.list_topics().keys() == before
+
+
+def test_settings_of_topics_may_be_numbers(module_admin: Admin, unique: Any) -> None:
+    name = unique("numbers")
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    module_admin.create_topics([NewTopic(name, 1, configs={"retention.ms": 5000, "preallocate": True})])
+    module_admin.alter_configs(resource, {"segment.bytes": 2_000_000})
+    shown = module_admin.describe_configs(resource, ["retention.ms", "preallocate", "segment.bytes"])
+    assert {entry.value for entry in shown.values()} == {"5000", "true", "2000000"}
+    with pytest.raises(TypeError, match=r"the setting retention\.ms is a list: give its value as text"):
+        module_admin.alter_configs(resource, {"retention.ms": [5000]})  # type: ignore[dict-item]
+
+
+def test_an_admin_that_asks_for_a_topic_does_not_create_it(servers: str, unique: Any) -> None:
+    name = unique("missing")
+    settings = {"bootstrap.servers": servers, "default.api.timeout.ms": 300}
+    with Admin(settings) as admin:
+        with pytest.raises(KafkaError, match=name):
+            admin.list_offsets({TopicPartition(name, 0): OffsetSpec.LATEST})
+        assert name not in admin.list_topics()
+    with Admin({**settings, "allow.auto.create.topics": True}) as admin:
+        assert admin.list_offsets({TopicPartition(name, 0): OffsetSpec.LATEST})[TopicPartition(name, 0)].offset == 0
