@@ -69,6 +69,12 @@ __all__ = [
 ]
 
 
+def _parsed(config: Mapping[str, Any]) -> ClientConfig:
+    """A topic is not created because somebody asks for its offsets."""
+    without = config if not isinstance(config, Mapping) else {"allow.auto.create.topics": False, **config}
+    return ClientConfig.parse(without)
+
+
 class AsyncAdmin(TopicAdmin, ConfigAdmin, GroupAdmin, TransactionAdmin, ClusterAdmin, SecurityAdmin):
     """The admin client for asyncio programs: the calls of `Admin`, to be awaited.
 
@@ -78,7 +84,7 @@ class AsyncAdmin(TopicAdmin, ConfigAdmin, GroupAdmin, TransactionAdmin, ClusterA
     @classmethod
     def connect(cls, config: Mapping[str, Any] | ClientConfig) -> Self:
         """A client for the cluster that `config` names; connections are made when they are needed."""
-        return cls(open_cluster(config if isinstance(config, ClientConfig) else ClientConfig.parse(config)))
+        return cls(open_cluster(config if isinstance(config, ClientConfig) else _parsed(config)))
 
     async def __aenter__(self) -> Self:
         return self
@@ -91,7 +97,7 @@ class Admin(Blocking):
     """The admin client whose calls block."""
 
     def __init__(self, config: Mapping[str, Any] | ClientConfig | Blocking) -> None:
-        super().__init__(config if isinstance(config, ClientConfig | Blocking) else ClientConfig.parse(config))
+        super().__init__(config if isinstance(config, ClientConfig | Blocking) else _parsed(config))
         self.core = AsyncAdmin(self.cluster)
 
     create_topics = blocking(AsyncAdmin.create_topics)

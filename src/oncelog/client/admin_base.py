@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
+from oncelog.client.arguments import to_partition
 from oncelog.client.attempts import Attempts, doubted
 from oncelog.client.cluster import Cluster
 from oncelog.client.connection import Connection
@@ -89,7 +90,7 @@ class AdminBase:
         Partitions that are answered with a code of `left_out` are not in the result.
         """
         found: dict[TopicPartition, K] = {}
-        wanted = list(dict.fromkeys(TopicPartition(*partition) for partition in partitions))
+        wanted = list(dict.fromkeys(to_partition(partition) for partition in partitions))
         deadline = self._deadline()
 
         async def attempt() -> None:

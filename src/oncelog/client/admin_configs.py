@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from oncelog.client.admin_base import AdminBase, raise_first
+from oncelog.client.arguments import list_of, setting_text
 from oncelog.client.attempts import Attempts
 from oncelog.client.connection import Connection
 from oncelog.client.errors import ConfigurationError
@@ -53,7 +54,7 @@ class ConfigAdmin(AdminBase):
                 DescribeConfigsResource(
                     resource_type=resource.type,
                     resource_name=resource.name,
-                    configuration_keys=None if names is None else list(names),
+                    configuration_keys=None if names is None else list_of("names", names),
                 )
             ],
             include_documentation=documentation,
@@ -72,17 +73,17 @@ class ConfigAdmin(AdminBase):
     async def alter_configs(
         self,
         resource: ConfigResource,
-        set: Mapping[str, str] | None = None,  # noqa: A002  # the word people know from Kafka's tools
+        set: Mapping[str, str | float] | None = None,  # noqa: A002  # the word people know from Kafka's tools
         delete: Iterable[str] = (),
         *,
-        append: Mapping[str, str] | None = None,
-        subtract: Mapping[str, str] | None = None,
+        append: Mapping[str, str | float] | None = None,
+        subtract: Mapping[str, str | float] | None = None,
         validate_only: bool = False,
     ) -> None:
         """Change single settings and leave the others. `append` and `subtract` are for settings that are lists."""
         changes = [
             *(_change(name, AlterOperation.SET, value) for name, value in (set or {}).items()),
-            *(_change(name, AlterOperation.DELETE, None) for name in delete),
+            *(_change(name, AlterOperation.DELETE, None) for name in list_of("names", delete)),
             *(_change(name, AlterOperation.APPEND, value) for name, value in (append or {}).items()),
             *(_change(name, AlterOperation.SUBTRACT, value) for name, value in (subtract or {}).items()),
         ]
@@ -114,8 +115,9 @@ class ConfigAdmin(AdminBase):
         return await self.cluster.any_broker()
 
 
-def _change(name: str, operation: AlterOperation, value: str | None) -> AlterableConfig:
-    return AlterableConfig(name=name, config_operation=operation, value=value)
+def _change(name: str, operation: AlterOperation, value: str | float | None) -> AlterableConfig:
+    text = None if value is None else setting_text(name, value)
+    return AlterableConfig(name=name, config_operation=operation, value=text)
 
 
 def _entry(entry: DescribeConfigsResourceResult) -> ConfigEntry:

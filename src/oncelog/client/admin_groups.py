@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple, TypeVar
 
 from oncelog.client.admin_base import AdminBase, raise_first
+from oncelog.client.arguments import list_of
 from oncelog.client.attempts import Attempts
 from oncelog.client.cluster import CoordinatorKind
 from oncelog.client.errors import error_of
@@ -73,7 +74,7 @@ class GroupDescription(NamedTuple):
 class GroupAdmin(AdminBase):
     async def list_groups(self, *, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupListing]:
         """The groups of all brokers, optionally only those in given states or of given types."""
-        request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
+        request = ListGroupsRequest(states_filter=list_of("states", states), types_filter=list_of("types", types))
         listings = []
         for node_id, response in await self._ask_everyone(request, ListGroupsResponse):
             raise_first([(response.error_code, f"listing groups of broker {node_id}", None)])
@@ -85,7 +86,7 @@ class GroupAdmin(AdminBase):
     async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
         """State and members. An unknown group is described as Dead, as Kafka does."""
         descriptions = {}
-        for group_id in group_ids:
+        for group_id in list_of("groups", group_ids):
             response = await self.cluster.ask_coordinator(
                 CoordinatorKind.GROUP,
                 group_id,
@@ -99,7 +100,7 @@ class GroupAdmin(AdminBase):
 
     async def delete_groups(self, group_ids: Iterable[str]) -> None:
         """Delete empty groups with their offsets."""
-        for group_id in group_ids:
+        for group_id in list_of("groups", group_ids):
             await self._change(
                 group_id,
                 DeleteGroupsRequest(groups_names=[group_id]),
@@ -166,7 +167,7 @@ class GroupAdmin(AdminBase):
 
     async def remove_members(self, group_id: str, member_ids: Iterable[str]) -> None:
         """Make members leave a group, which starts a rebalance."""
-        wanted = list(member_ids)
+        wanted = list_of("members", member_ids)
         request = LeaveGroupRequest(
             group_id=group_id,
             member_id=wanted[0] if wanted else "",

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from oncelog.client.admin_base import AdminBase, raise_first
+from oncelog.client.arguments import list_of
 from oncelog.client.attempts import Attempts
 from oncelog.core.open_enum import member_of
 from oncelog.protocol.messages.alter_client_quotas import (
@@ -79,7 +80,7 @@ class SecurityAdmin(AdminBase):
         self, users: Iterable[str] | None = None
     ) -> dict[str, dict[ScramMechanism, int]]:
         """The SCRAM mechanisms of users, or of all users, with their iterations. Brokers show no keys."""
-        names = None if users is None else [UserName(name=user) for user in users]
+        names = None if users is None else [UserName(name=user) for user in list_of("users", users)]
         request = DescribeUserScramCredentialsRequest(users=names)
         response = await self._ask_any(request, DescribeUserScramCredentialsResponse)
         raise_first([(response.error_code, "users", response.error_message)])

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from oncelog.client.admin_base import AdminBase, raise_first
+from oncelog.client.arguments import list_of, setting_text, to_partition
 from oncelog.client.attempts import Attempts
 from oncelog.client.cluster import TopicInfo
 from oncelog.client.errors import ErrorCode
@@ -47,7 +48,7 @@ class NewTopic(NamedTuple):
     name: str
     num_partitions: int = -1
     replication_factor: int = -1
-    configs: Mapping[str, str] = {}
+    configs: Mapping[str, str | float] = {}
     assignment: Mapping[int, list[int]] = {}
 
 
@@ -67,7 +68,8 @@ class TopicAdmin(AdminBase):
 
         Returns the names of those that were not there before.
         """
-        wanted = [NewTopic(topic) if isinstance(topic, str) else topic for topic in topics]
+        given = list_of("topics", topics)
+        wanted = [NewTopic(topic) if isinstance(topic, str) else topic for topic in given]
         before: set[str] = set()
         if if_not_exists:
             await self.cluster.refresh([topic.name for topic in wanted], self._deadline())
@@ -106,7 +108,7 @@ class TopicAdmin(AdminBase):
 
     async def delete_topics(self, names: Iterable[str]) -> None:
         """Delete topics with all that is in them. Raises KafkaError for the first that was refused."""
-        wanted = list(names)
+        wanted = list_of("topics", names)
         request = DeleteTopicsRequest(
             topics=[DeleteTopicState(name=name) for name in wanted],
             topic_names=wanted,
@@ -147,7 +149,7 @@ class TopicAdmin(AdminBase):
 
     async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
         """Partitions and their leaders. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION without creating anything."""
-        wanted = list(names)
+        wanted = list_of("topics", names)
         await self.cluster.refresh(wanted, self._deadline())
         missing = [name for name in wanted if name not in self.cluster.topics]
         raise_first((ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name}", "it is not there") for name in missing)
@@ -163,7 +165,7 @@ class TopicAdmin(AdminBase):
 
         LATEST is the last stable offset for read_committed and the high watermark otherwise.
         """
-        wanted = {TopicPartition(*partition): int(spec) for partition, spec in specs.items()}
+        wanted = {to_partition(partition): int(spec) for partition, spec in specs.items()}
 
         def request(partitions: list[TopicPartition]) -> ListOffsetsRequest:
             return ListOffsetsRequest(
@@ -185,7 +187,7 @@ class TopicAdmin(AdminBase):
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Drop everything below the given offsets (-1: up to the high watermark). Returns the new log starts."""
-        wanted = {TopicPartition(*partition): offset for partition, offset in before.items()}
+        wanted = {to_partition(partition): offset for partition, offset in before.items()}
 
         def request(partitions: list[TopicPartition]) -> DeleteRecordsRequest:
             return DeleteRecordsRequest(
@@ -212,5 +214,7 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
             CreatableReplicaAssignment(partition_index=number, broker_ids=list(replicas))
             for number, replicas in topic.assignment.items()
         ],
-        configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
+        configs=[
+            CreatableTopicConfig(name=name, value=setting_text(name, value)) for name, value in topic.configs.items()
+        ],
     )

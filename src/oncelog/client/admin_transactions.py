@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from oncelog.client.admin_base import AdminBase, raise_first
+from oncelog.client.arguments import list_of, to_partition
 from oncelog.client.attempts import Attempts
 from oncelog.client.cluster import CoordinatorKind
 from oncelog.client.offsets import by_topic
@@ -70,7 +71,7 @@ class TransactionAdmin(AdminBase):
     ) -> list[TransactionListing]:
         """The transactional ids of all coordinators. `pattern` is a regular expression over the ids."""
         request = ListTransactionsRequest(
-            state_filters=list(states),
+            state_filters=list_of("states", states),
             producer_id_filters=list(producer_ids),
             duration_filter=running_longer_than_ms,
             transactional_id_pattern=pattern,
@@ -89,7 +90,7 @@ class TransactionAdmin(AdminBase):
     async def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
         """State, producer and open partitions of each id. Raises TRANSACTIONAL_ID_NOT_FOUND for an unknown one."""
         descriptions = {}
-        for transactional_id in transactional_ids:
+        for transactional_id in list_of("transactional ids", transactional_ids):
             response = await self.cluster.ask_coordinator(
                 CoordinatorKind.TRANSACTION,
                 transactional_id,
@@ -149,7 +150,7 @@ class TransactionAdmin(AdminBase):
     async def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, ProducerIdAndEpoch]:
         """Abort what each id has open and shut out its present producer. Returns the new identities."""
         fenced = {}
-        for transactional_id in transactional_ids:
+        for transactional_id in list_of("transactional ids", transactional_ids):
             owner = AsyncTransactionClient(self.cluster)
             fenced[transactional_id] = await owner.init(transactional_id, deadline=self._deadline())
         return fenced
@@ -164,7 +165,7 @@ class TransactionAdmin(AdminBase):
         `start_offset` is `transaction_start_offset` of `describe_producers`. Prefer `fence_producers` when the
         transactional id is known: this writes an abort marker without asking any coordinator.
         """
-        target, what, attempts = TopicPartition(*partition), "the abort marker", Attempts()
+        target, what, attempts = to_partition(partition), "the abort marker", Attempts()
         deadline = self._deadline()
 
         async def attempt() -> None:

@@ -174,11 +174,17 @@ class Cluster:
             await self._fetch_topic(partition.topic)
             found = self.routes.leader(partition)
             if found is None:
-                raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {partition} has no leader now")
+                raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, self._why_no_leader(partition))
             return found.node_id
 
         known = self.routes.leader(partition)
         return known.node_id if known is not None else await self.retrying(f"leader of {partition}", ask, deadline)
+
+    def _why_no_leader(self, partition: TopicPartition) -> str:
+        count = len(self.topics[partition.topic].partitions) if partition.topic in self.topics else 0
+        if 0 < count <= partition.partition:
+            return f"topic {partition.topic} has {count} partitions, there is no {partition.partition}"
+        return f"partition {partition} has no leader now"
 
     async def leader(self, partition: TopicPartition, deadline: Deadline, channel: str = "") -> Connection:
         """A connection to the leader of a partition; a broker that is gone is asked for anew."""

@@ -46,12 +46,12 @@ def encode_columns(
     `value` and `key` are binary or string columns, `headers` is list<struct<key, value>>, `timestamp_ms` is one number
     for all rows or one per row (an Arrow timestamp column of any unit will do).
     """
-    count = len(value)
+    values = as_binary(value)
     columns = _Columns(
-        as_binary(value),
-        None if key is None else as_binary(key),
-        None if headers is None else _one_array(headers),
-        _timestamps(timestamp_ms, count),
+        values,
+        None if key is None else as_binary(key, "key"),
+        None if headers is None else _header_column(headers),
+        row_timestamps(timestamp_ms, len(values)),
     )
     batches: list[EncodedBatch] = []
     for rows in columns.passes():
@@ -59,11 +59,15 @@ def encode_columns(
     return batches
 
 
+def check_rows(count: int, **columns: Any) -> None:
+    for name, column in columns.items():
+        if column is not None and len(column) != count:
+            raise ValueError(f"the {name} column has {len(column)} rows, the value column {count}")
+
+
 class _Columns:
     def __init__(self, value: pa.Array, key: pa.Array | None, headers: pa.Array | None, timestamps: Ints) -> None:
-        for name, column in (("key", key), ("headers", headers), ("timestamp", timestamps)):
-            if column is not None and len(column) != len(value):
-                raise ValueError(f"the {name} column has {len(column)} rows, the value column {len(value)}")
+        check_rows(len(value), key=key, headers=headers, timestamp=timestamps)
         self.value = value
         self.key = None if key is None or key.null_count == len(key) else key
         self.headers = headers if headers is not None and _has_headers(headers) else None
@@ -258,24 +262,43 @@ def _data(column: pa.Array) -> bytes:
     return memoryview(column.buffers()[2])[: int(bounds[-1])].tobytes()
 
 
-def _one_array(column: Any) -> pa.Array:
+def _one_array(column: Any, name: str) -> pa.Array:
+    if not isinstance(column, pa.Array | pa.ChunkedArray):
+        kind = type(column).__name__
+        raise TypeError(f"the {name} column is a {kind}: give an Arrow array, as pyarrow.array makes it")
     if isinstance(column, pa.ChunkedArray):
         return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     return column
 
 
-def as_binary(column: Any) -> pa.Array:
-    array = _one_array(column)
-    if pa.types.is_null(array.type) or not pa.types.is_binary(array.type):
-        array = array.cast(pa.binary())
+def as_binary(column: Any, name: str = "value") -> pa.Array:
+    array = _one_array(column, name)
+    if pa.types.is_binary(array.type):
+        return array
+    try:
+        return array.cast(pa.binary())
+    except pa.ArrowNotImplementedError:
+        raise TypeError(f"the {name} column is of {array.type}: cast it to binary or string") from None
+
+
+def _header_column(column: Any) -> pa.Array:
+    array = _one_array(column, "headers")
+    kind = array.type
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not is_list or not pa.types.is_struct(kind.value_type) or kind.value_type.num_fields != 2:
+        raise TypeError(f"the headers column is of {kind}: it must be of list<struct<key, value>>")
     return array
 
 
-def _timestamps(timestamp_ms: Any, count: int) -> Ints:
+def row_timestamps(timestamp_ms: Any, count: int) -> Ints:
+    """The timestamp of every row, in milliseconds."""
     if isinstance(timestamp_ms, int):
         return np.full(count, timestamp_ms, np.int64)
+    if isinstance(timestamp_ms, str | bytes) or not hasattr(timestamp_ms, "__len__"):
+        kind = type(timestamp_ms).__name__
+        raise TypeError(f"timestamp_ms is a {kind}: give whole milliseconds, one number for all rows or one per row")
     if isinstance(timestamp_ms, pa.Array | pa.ChunkedArray):
-        column = _one_array(timestamp_ms)
+        column = _one_array(timestamp_ms, "timestamp")
         if pa.types.is_timestamp(column.type):
             column = column.cast(pa.timestamp("ms", tz=column.type.tz), safe=False)
         return np.asarray(column.cast(pa.int64()))

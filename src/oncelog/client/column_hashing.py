@@ -16,7 +16,7 @@ _SEED: Final = np.uint32(0x9747B28C)
 
 def murmur2_column(keys: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.uint32]:
     """The hash of every key, four bytes of all keys at a time. Nulls hash like empty keys."""
-    column = as_binary(keys)
+    column = as_binary(keys, "key")
     bounds = offsets_of(column)
     data = column.buffers()[2]
     # Padding lets the last bytes of the last key be read as a whole word.
@@ -53,7 +53,7 @@ def _mix(words: npt.NDArray[np.uint32], at: Any, sizes: Any) -> npt.NDArray[np.u
 def partition_column(keys: pa.Array | pa.ChunkedArray, partition_count: int) -> npt.NDArray[np.int32]:
     """The partition of every key, as Kafka's default partitioner chooses it. Null keys get -1: the caller's choice."""
     partitions = ((murmur2_column(keys) & np.uint32(0x7FFFFFFF)) % np.uint32(partition_count)).astype(np.int32)
-    column = as_binary(keys)
+    column = as_binary(keys, "key")
     if column.null_count:
         partitions[np.asarray(column.is_null())] = -1
     return partitions

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from oncelog.client.column_encoder import encode_columns
+from oncelog.client.column_encoder import check_rows, encode_columns, row_timestamps
 from oncelog.client.column_hashing import partition_column
 from oncelog.client.encoded_batch import EncodedBatch
 
@@ -30,6 +30,8 @@ def encode_by_partition(
         number = sticky() if partition is None else partition
         return [(number, encode_columns(value, key=key, headers=headers, timestamp_ms=timestamp_ms, codec=codec))]
     partitions = partition_column(key, partition_count)
+    stamps = row_timestamps(timestamp_ms, len(value))
+    check_rows(len(value), key=key, headers=headers, timestamp=stamps)  # what is not of a row would be left out
     if bool((partitions < 0).any()):
         partitions[partitions < 0] = sticky()
     return [
@@ -39,7 +41,7 @@ def encode_by_partition(
                 value.take(rows),
                 key=key.take(rows),
                 headers=None if headers is None else headers.take(rows),
-                timestamp_ms=_rows_of(timestamp_ms, rows),
+                timestamp_ms=stamps[np.asarray(rows)],
                 codec=codec,
             ),
         )
@@ -54,11 +56,3 @@ def group_rows(numbers: npt.NDArray[Any]) -> Iterator[tuple[int, pa.Array]]:
         bounds = np.flatnonzero(np.diff(numbers[order])) + 1
         for rows in np.split(order, bounds):
             yield int(numbers[rows[0]]), pa.array(rows)
-
-
-def _rows_of(timestamp_ms: Any, rows: pa.Array) -> Any:
-    if isinstance(timestamp_ms, int):
-        return timestamp_ms
-    if isinstance(timestamp_ms, pa.Array | pa.ChunkedArray):
-        return timestamp_ms.take(rows)
-    return np.asarray(timestamp_ms)[np.asarray(rows)]

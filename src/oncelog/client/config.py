@@ -238,6 +238,12 @@ def parse_addresses(servers: str | Iterable[str]) -> list[Address]:
 def parse_settings(table: ConfigTable, properties: Mapping[str, Any], prefix: str = "") -> Settings:
     """Values by Kafka's names, as text or as plain Python values. Raises ConfigurationError for what is wrong, and
     logs what is accepted without effect. `prefix` is what stands before Kafka's names in the table."""
+    if not isinstance(properties, Mapping):
+        example = '{"bootstrap.servers": "127.0.0.1:9092"}'
+        raise table.error(f"settings are a {type(properties).__name__}: give a dict with Kafka's names, as {example}")
+    for name in properties:
+        if not isinstance(name, str):
+            raise table.error(f"{name!r}: names of settings are text")
     idle = _idle_security(properties, prefix, table.error)
     settings = table.parse({name: value for name, value in properties.items() if name not in idle})
     protocol = str(properties.get(f"{prefix}security.protocol", PLAINTEXT)).upper()

@@ -14,13 +14,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
-from typing import Any, Final, NamedTuple, Self
+from itertools import groupby, zip_longest
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from oncelog.client.blocking import Blocking, blocking, delegating
 from oncelog.client.connections import open_cluster
 from oncelog.client.consumer_config import ConsumerConfig
 from oncelog.client.consumer_core import ConsumerCore
-from oncelog.client.consumer_positions import PartitionPosition
+from oncelog.client.consumer_positions import PartitionPosition, Positions
 from oncelog.client.consumer_rebalance import Rebalance, RebalanceKind
 from oncelog.client.consumer_records import ConsumerRecord, iter_records
 from oncelog.client.deadline import Deadline
@@ -42,6 +44,22 @@ class _Unread(NamedTuple):
     error: Exception
     offsets: dict[TopicPartition, int]
     """The offset of the first record, by partition."""
+
+
+Callback = TypeVar("Callback", bound=Callable[..., object])
+
+
+def _callbacks(
+    on_assigned: Callback | None, on_revoked: Callback | None, on_lost: Callback | None
+) -> dict[RebalanceKind, Callback | None]:
+    for name, given in (("on_assigned", on_assigned), ("on_revoked", on_revoked), ("on_lost", on_lost)):
+        if given is not None and not callable(given):
+            raise TypeError(f"{name} is a {type(given).__name__}: give a function")
+    return {
+        RebalanceKind.ASSIGNED: on_assigned,
+        RebalanceKind.REVOKED: on_revoked,
+        RebalanceKind.LOST: on_lost or on_revoked,
+    }
 
 
 class _RecordTaker:
@@ -129,6 +147,23 @@ def _first_offsets(records: Iterable[ConsumerRecord]) -> dict[TopicPartition, in
     return offsets
 
 
+def _one_by_one(positions: Positions, records: list[ConsumerRecord]) -> Iterator[ConsumerRecord]:
+    """What a poll has taken, for a loop that may be left, and that may commit, seek and pause with each record."""
+    held = []
+    for partition, run in groupby(records, attrgetter("topic_partition")):
+        entry = positions.get(partition)
+        if entry is not None:
+            rest = list(run)
+            entry.held_from = rest[0].offset
+            held.append((entry, entry.version, rest))
+    for entry, version, rest in held:
+        for record, following in zip_longest(rest, rest[1:]):
+            if entry.version != version or entry.paused:
+                break
+            entry.held_from = None if following is None else following.offset
+            yield record
+
+
 class Consumer(Blocking):
     """A consumer for threads. One thread polls at a time; the other calls may come from any."""
 
@@ -163,11 +198,7 @@ class Consumer(Blocking):
         `on_revoked` runs while the partitions are still this consumer's, so it may commit. `on_lost` runs when they
         are not any more; without it `on_revoked` is called then too.
         """
-        self._callbacks = {
-            RebalanceKind.ASSIGNED: on_assigned,
-            RebalanceKind.REVOKED: on_revoked,
-            RebalanceKind.LOST: on_lost or on_revoked,
-        }
+        self._callbacks = _callbacks(on_assigned, on_revoked, on_lost)
         self._run(self.core.subscribe(topics, pattern))
 
     def unsubscribe(self) -> None:
@@ -184,7 +215,14 @@ class Consumer(Blocking):
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> list[ConsumerRecord]:
         """Records that are there, or that come within the timeout; an empty list if none do."""
         self._taker.count_max = max_records or self.settings.max_poll_records
-        self._step(Deadline(timeout_ms), self._taker.take)
+        try:
+            self._step(Deadline(timeout_ms), self._taker.take)
+        except BaseException:
+            # An interrupt may come when records are taken already: they are for the next poll, and not to be committed.
+            if self._taker.records:
+                self._run(self.core.rewind(_first_offsets(self._taker.records)))
+                self._taker.records = []
+            raise
         records, unread = self._taker.taken()
         if unread is not None:
             self._run(self.core.rewind(unread.offsets))
@@ -206,13 +244,21 @@ class Consumer(Blocking):
         return columns
 
     def _step(self, deadline: Deadline, take: Callable[[PartitionPosition, FetchedChunk], bool]) -> None:
-        while True:
-            rebalance = self._run(self.core.step(deadline, take))
-            if rebalance is None:
-                return
-            while rebalance is not None:
+        while (rebalance := self._run(self.core.step(deadline, take))) is not None:
+            self._handle(rebalance)
+
+    def _handle(self, rebalance: Rebalance | None) -> None:
+        """This change, and those that follow at once. A callback that raises does not hold them up: the group counts
+        on them. The first error is raised then."""
+        first: BaseException | None = None
+        while rebalance is not None:
+            try:
                 self._call_back(rebalance)
-                rebalance = self._call(self.core.handled, rebalance)
+            except BaseException as error:  # noqa: BLE001  raised below
+                first = first or error
+            rebalance = self._call(self.core.handled, rebalance)
+        if first is not None:
+            raise first
 
     def _call_back(self, rebalance: Rebalance) -> None:
         callback = self._callbacks.get(rebalance.kind)
@@ -222,9 +268,9 @@ class Consumer(Blocking):
             callback(rebalance.partitions)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Records for ever; leave the loop with `break`."""
+        """Records for ever. The position is behind the last one that was handed out: leave the loop when you like."""
         while True:
-            yield from self.poll(ITERATION_POLL_MS)
+            yield from _one_by_one(self.core.positions, self.poll(ITERATION_POLL_MS))
 
     # Positions
 
@@ -301,11 +347,7 @@ class AsyncConsumer:
         on_lost: AsyncOnChange | None = None,
     ) -> None:
         """As `Consumer.subscribe`; the callbacks may be coroutine functions."""
-        self._callbacks = {
-            RebalanceKind.ASSIGNED: on_assigned,
-            RebalanceKind.REVOKED: on_revoked,
-            RebalanceKind.LOST: on_lost or on_revoked,
-        }
+        self._callbacks = _callbacks(on_assigned, on_revoked, on_lost)
         await self.core.subscribe(topics, pattern)
 
     async def unsubscribe(self) -> None:
@@ -331,9 +373,16 @@ class AsyncConsumer:
         return records
 
     async def _handle(self, rebalance: Rebalance | None) -> None:
+        """As that of `Consumer`; a poll that is cancelled within a callback is an error too."""
+        first: BaseException | None = None
         while rebalance is not None:
-            await self._call_back(rebalance)
+            try:
+                await self._call_back(rebalance)
+            except BaseException as error:  # noqa: BLE001  raised below
+                first = first or error
             rebalance = self.core.handled(rebalance)
+        if first is not None:
+            raise first
 
     async def _call_back(self, rebalance: Rebalance) -> None:
         if rebalance.kind is RebalanceKind.ASSIGNED:
@@ -345,9 +394,9 @@ class AsyncConsumer:
                 await result
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Records for ever."""
+        """As that of `Consumer`."""
         while True:
-            for record in await self.poll(ITERATION_POLL_MS):
+            for record in _one_by_one(self.core.positions, await self.poll(ITERATION_POLL_MS)):
                 yield record
 
     seek = delegating(ConsumerCore.seek)

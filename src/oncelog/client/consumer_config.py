@@ -45,6 +45,7 @@ CONSUMER_TABLE: Final = CLIENT_TABLE.extended(
     ],
     others=[
         *refused("give the consumer a function as its argument", "key.deserializer", "value.deserializer"),
+        *refused("groups have the classic protocol here: leave it out", "group.protocol", "group.remote.assignor"),
     ],
 )  # fmt: skip
 

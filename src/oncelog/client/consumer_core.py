@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from oncelog.client.admin_topics import TopicAdmin
+from oncelog.client.arguments import to_offset, to_partition, topic_names
 from oncelog.client.cluster import Cluster
 from oncelog.client.consumer_config import ConsumerConfig
 from oncelog.client.consumer_fetcher import ConsumerFetcher
@@ -51,6 +52,7 @@ class ConsumerCore:
         self._changed = asyncio.Event()
         self._error: Exception | None = None
         self._assigned_by_hand = False
+        self._closed = False
         self._commit_due_s = time.monotonic() + config.auto_commit_interval_ms / 1000
         self._refresh_due_s = time.monotonic() + config.client.metadata_max_age_ms / 1000
         self._tasks = Tasks(cluster, ended=self._go_on, failed=self._fail)
@@ -68,17 +70,23 @@ class ConsumerCore:
         self._error = self._error or error
         self._changed.set()
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise IllegalState("this consumer is closed")
+
     # What to read
 
     async def subscribe(self, topics: Collection[str] = (), pattern: str | None = None) -> None:
+        self._check_open()
         if self.member is None:
             raise ConfigurationError("subscribe() needs a group.id; without one use assign()")
         if self._assigned_by_hand:
             raise IllegalState("partitions were assigned by hand: call unsubscribe() first")
         if bool(topics) == bool(pattern):
             raise IllegalState("give either topics or a pattern")
+        names = topic_names(topics or ())
         self.pattern = re.compile(pattern) if pattern else None
-        self.topics = frozenset(topics) if topics else await self._matching_topics()
+        self.topics = names if names else await self._matching_topics()
 
     async def _matching_topics(self) -> frozenset[str]:
         pattern = self.pattern
@@ -89,9 +97,10 @@ class ConsumerCore:
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions, outside of any group's rebalancing."""
+        self._check_open()
         if self.topics or self.pattern:
             raise IllegalState("this consumer is subscribed: call unsubscribe() first")
-        wanted = {TopicPartition(*partition) for partition in partitions}
+        wanted = {to_partition(partition) for partition in partitions}
         self._assigned_by_hand = bool(wanted)
         self.positions.remove(self.positions.partitions() - wanted)
         self.positions.add(wanted)
@@ -100,6 +109,7 @@ class ConsumerCore:
 
     async def step(self, deadline: Deadline, take: Take) -> Rebalance | None:
         """Until `take` took something or the deadline is over. A Rebalance is to be handled before the next step."""
+        self._check_open()
         while True:
             if self.member is not None:
                 self.member.polled()
@@ -135,8 +145,11 @@ class ConsumerCore:
     def _hand_out(self, take: Take) -> bool:
         took = False
         for entry in self.positions:
+            if entry.paused:
+                continue
+            entry.take_back()
             chunk = entry.chunk
-            if chunk is None or entry.paused:
+            if chunk is None:
                 continue
             took = True
             self.positions.to_back(entry.partition)
@@ -213,7 +226,7 @@ class ConsumerCore:
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
         """Go on at an offset."""
-        self.positions[partition].seek(offset)
+        self.positions[partition].seek(to_offset(offset))
 
     async def rewind(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Go back to these offsets where the partitions are still assigned: what was taken cannot be handed out."""
@@ -251,17 +264,17 @@ class ConsumerCore:
             await self._wait(deadline)
             if deadline.expired:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"no position for {entry.partition} could be found")
-        return entry.position
+        return entry.next_offset
 
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out nothing of these partitions for now; they stay assigned."""
-        for partition in partitions:
-            self.positions[partition].paused = True
+        for entry in [self.positions[partition] for partition in partitions]:
+            entry.paused = True
 
     async def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """End a pause."""
-        for partition in partitions:
-            self.positions[partition].paused = False
+        for entry in [self.positions[partition] for partition in partitions]:
+            entry.paused = False
         self._changed.set()
 
     async def paused(self) -> frozenset[TopicPartition]:
@@ -288,7 +301,7 @@ class ConsumerCore:
         wanted = (
             self.positions_to_commit()
             if offsets is None
-            else {TopicPartition(*partition): full_offset(value) for partition, value in offsets.items()}
+            else {to_partition(partition): full_offset(value) for partition, value in offsets.items()}
         )
         if not wanted:
             return
@@ -314,9 +327,9 @@ class ConsumerCore:
         self, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         return {
-            entry.partition: OffsetAndMetadata(entry.position)
+            entry.partition: OffsetAndMetadata(entry.next_offset)
             for entry in self.positions
-            if entry.position >= 0 and (partitions is None or entry.partition in partitions)
+            if entry.next_offset >= 0 and (partitions is None or entry.partition in partitions)
         }
 
     def _commit_if_due(self) -> None:
@@ -377,6 +390,7 @@ class ConsumerCore:
             await self._rebalances.member.leave(reason)
 
     async def close(self) -> None:
+        self._closed = True
         await self.leave("the consumer was closed")
         await self._tasks.close()
         await self.cluster.close()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Final, NamedTuple
 
+from oncelog.client.arguments import to_partition
 from oncelog.client.errors import CorruptBatch, IllegalState
 from oncelog.client.fetcher import FetchedChunk
 from oncelog.core.ids import TopicPartition
@@ -21,12 +22,13 @@ class ReadReplica(NamedTuple):
 
 
 class PartitionPosition:
-    """`position` is the next offset to hand out; `fetch_position` the next one to ask a broker for."""
+    """`position` is the next offset to take; `fetch_position` the next one to ask a broker for."""
 
     __slots__ = (
         "began_at",
         "chunk",
         "fetch_position",
+        "held_from",
         "high_watermark",
         "last_stable_offset",
         "leader_until_s",
@@ -42,6 +44,8 @@ class PartitionPosition:
         self.partition = partition
         self.position = NO_POSITION
         self.fetch_position = NO_POSITION
+        self.held_from: int | None = None
+        """The first offset that an iteration has taken and not handed out, if there is one."""
         self.began_at = NO_POSITION
         """The first position since the assignment: where to begin again while nothing is committed."""
         self.paused = False
@@ -60,6 +64,7 @@ class PartitionPosition:
 
     def seek(self, offset: int) -> None:
         self.position = self.fetch_position = offset
+        self.held_from = None
         if self.began_at == NO_POSITION:
             self.began_at = offset
         self.chunk = None
@@ -68,6 +73,16 @@ class PartitionPosition:
 
     def unset(self) -> None:
         self.seek(NO_POSITION)
+
+    def take_back(self) -> None:
+        """What an iteration has taken and not handed out is for whoever polls next."""
+        if self.held_from is not None:
+            self.seek(self.held_from)
+
+    @property
+    def next_offset(self) -> int:
+        """The next offset to hand out: the position that the application knows."""
+        return self.position if self.held_from is None else self.held_from
 
     @property
     def fetchable(self) -> bool:
@@ -96,9 +111,10 @@ class Positions:
         return self._partitions.get(partition)
 
     def __getitem__(self, partition: TopicPartition) -> PartitionPosition:
-        found = self._partitions.get(TopicPartition(*partition))
+        wanted = to_partition(partition)
+        found = self._partitions.get(wanted)
         if found is None:
-            raise IllegalState(f"{TopicPartition(*partition)} is not assigned to this consumer")
+            raise IllegalState(f"{wanted} is not assigned to this consumer")
         return found
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:

@@ -51,6 +51,8 @@ class Rebalances:
         self._positions = positions
         self._target: list[TopicPartition] | None = None
         """What the last join has assigned, until it is taken."""
+        self._announced: Rebalance | None = None
+        """The change that the application is to handle. It is told again, if the poll that told it was cancelled."""
 
     def advance(self, topics: frozenset[str]) -> Rebalance | None:
         """The next change. In the phase JOINING `GroupMember.join` is to run, and to end with `joined` or `not_joined`.
@@ -62,7 +64,9 @@ class Rebalances:
             member.lost = False
             if len(self._positions):
                 return self._give_up(RebalanceKind.LOST, self._positions.partitions())
-            self.phase = Phase.OUT
+            self.phase, self._announced = Phase.OUT, None
+        if self._announced is not None:
+            return self._announced
         if self.phase is Phase.STABLE and (member.rejoin_needed or topics != self.topics):
             if not member.cooperative and len(self._positions):
                 return self._give_up(RebalanceKind.REVOKED, self._positions.partitions())
@@ -86,10 +90,11 @@ class Rebalances:
         self.phase = Phase.OUT
 
     def left(self) -> None:
-        self.phase, self._target = Phase.OUT, None
+        self.phase, self._target, self._announced = Phase.OUT, None, None
 
     def handled(self, rebalance: Rebalance) -> Rebalance | None:
         """The callback for a change is done. There may be a next change at once."""
+        self._announced = None
         if rebalance.kind is RebalanceKind.ASSIGNED:
             self._positions.add(rebalance.partitions)
             self.phase, self._target = Phase.STABLE, None
@@ -101,9 +106,10 @@ class Rebalances:
         return None
 
     def _give_up(self, kind: RebalanceKind, partitions: Iterable[TopicPartition]) -> Rebalance:
-        self.phase = Phase.GIVING_UP
-        return Rebalance(kind, sorted(partitions))
+        self.phase, self._announced = Phase.GIVING_UP, Rebalance(kind, sorted(partitions))
+        return self._announced
 
     def _take_target(self, target: list[TopicPartition]) -> Rebalance:
         self.phase = Phase.TAKING
-        return Rebalance(RebalanceKind.ASSIGNED, sorted(set(target) - self._positions.partitions()))
+        self._announced = Rebalance(RebalanceKind.ASSIGNED, sorted(set(target) - self._positions.partitions()))
+        return self._announced

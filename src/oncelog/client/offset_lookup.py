@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from oncelog.client.admin_topics import TopicAdmin
+from oncelog.client.arguments import to_partition
 from oncelog.client.consumer_config import ConsumerConfig
 from oncelog.client.consumer_positions import NO_POSITION, PartitionPosition, Positions
 from oncelog.client.errors import ConfigurationError, ErrorCode, KafkaError
@@ -23,12 +24,12 @@ class OffsetLookup:
         """What the group has committed; waits for transactions that are about to commit for it."""
         if self._config.group_id is None:
             raise ConfigurationError("committed() needs a group.id")
-        cluster, wanted = self._admin.cluster, [TopicPartition(*partition) for partition in partitions]
+        cluster, wanted = self._admin.cluster, [to_partition(partition) for partition in partitions]
         return await fetch_offsets(cluster, self._config.group_id, wanted, cluster.deadline())
 
     async def offsets_at(self, partitions: Iterable[TopicPartition], spec: int) -> dict[TopicPartition, int]:
         """For an `OffsetSpec` or a time, as far as this consumer may read; -1 where no record is that late."""
-        wanted = dict.fromkeys((TopicPartition(*partition) for partition in partitions), spec)
+        wanted = dict.fromkeys((to_partition(partition) for partition in partitions), spec)
         found = await self._admin.list_offsets(wanted, isolation=self._config.isolation) if wanted else {}
         return {partition: result.offset for partition, result in found.items()}
 

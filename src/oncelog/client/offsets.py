@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
+from oncelog.client.arguments import to_offset, to_partition
 from oncelog.client.attempts import Attempts, explained
 from oncelog.client.cluster import Cluster, CoordinatorKind
 from oncelog.client.deadline import Deadline
@@ -70,7 +71,7 @@ def topic_structs(
 
 def offset_structs(offsets: Offsets, topic_type: Callable[..., T], partition_type: Callable[..., object]) -> list[T]:
     """The `topics` of a commit, inside or outside of a transaction."""
-    full = {TopicPartition(*partition): full_offset(value) for partition, value in offsets.items()}
+    full = {to_partition(partition): full_offset(value) for partition, value in offsets.items()}
 
     def struct_of(partition: TopicPartition) -> object:
         return partition_type(
@@ -84,7 +85,8 @@ def offset_structs(offsets: Offsets, topic_type: Callable[..., T], partition_typ
 
 
 def full_offset(value: OffsetAndMetadata | int) -> OffsetAndMetadata:
-    return value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
+    full = value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
+    return full._replace(offset=to_offset(full.offset))
 
 
 async def fetch_offsets(

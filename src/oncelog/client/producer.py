@@ -20,6 +20,7 @@ from concurrent.futures import Future
 from typing import Any, Final, Self
 
 from oncelog.client.accumulator import RecordFuture, WaitingBatch
+from oncelog.client.arguments import check_topic, whole
 from oncelog.client.batch_sequence import Delivery
 from oncelog.client.blocking import Blocking, blocking, delegating
 from oncelog.client.connections import open_cluster
@@ -38,15 +39,30 @@ Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | N
 CLOSE_TIMEOUT_MS: Final = 30_000
 
 
-def to_bytes(topic: str, value: Any) -> bytes | None:
-    """The default serializer: bytes as they are, text as UTF-8."""
+def _to_bytes(topic: str, what: str, value: Any) -> bytes | None:
+    """Without a serializer: bytes as they are, text as UTF-8."""
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
-    raise TypeError(f"a record for {topic} is a {type(value).__name__}: give bytes or text, or set a serializer")
+    advice = "" if what == "header" else f", or set a {what}_serializer"
+    raise TypeError(f"a {what} of a record for {topic} is a {type(value).__name__}: give bytes or text{advice}")
+
+
+def _serializing(what: str, serializer: Serializer | None) -> Serializer:
+    if serializer is None:
+        return lambda topic, value: _to_bytes(topic, what, value)
+
+    def serialize(topic: str, value: Any) -> bytes | None:
+        data = serializer(topic, value)
+        if data is not None and not isinstance(data, bytes):
+            # A batch with anything else in it could never be sent.
+            raise TypeError(f"the {what}_serializer has made a {type(data).__name__} for {topic}: it must make bytes")
+        return data
+
+    return serialize
 
 
 class _RecordAppender:
@@ -55,12 +71,14 @@ class _RecordAppender:
     def __init__(self, core: ProducerCore, key_serializer: Serializer | None, value_serializer: Serializer | None):
         self.core = core
         self.config = core.config
-        self._key_serializer = key_serializer or to_bytes
-        self._value_serializer = value_serializer or to_bytes
+        self._key_serializer = _serializing("key", key_serializer)
+        self._value_serializer = _serializing("value", value_serializer)
 
     def prepare(
         self, topic: str, value: Any, key: Any, headers: Headers | None, timestamp_ms: int | None
     ) -> tuple[bytes | None, bytes | None, Sequence[Header], int]:
+        """Whatever is wrong with the record is raised here: in a batch it would stop those of others too."""
+        check_topic(topic)
         if self.config.transactional_id is not None:
             self.core.state.check_accepting()
         raw_key, raw_value = self._key_serializer(topic, key), self._value_serializer(topic, value)
@@ -71,9 +89,12 @@ class _RecordAppender:
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"a record for {topic} takes up to {size} bytes, max.request.size is {self.config.record_bytes_max}",
             )
-        stamp = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
+        stamp = (
+            int(time.time() * 1000)
+            if timestamp_ms is None
+            else whole("timestamp_ms", timestamp_ms, "give whole milliseconds, such as int(time.time() * 1000)")
+        )
         if not -(2**63) <= stamp < 2**63:
-            # Nobody could be told when the batch is encoded, and no flush would end.
             raise KafkaError(
                 ErrorCode.INVALID_TIMESTAMP, f"a record for {topic} has the timestamp {stamp}: it must fit 64 bits"
             )
@@ -87,11 +108,16 @@ class _RecordAppender:
     def target(self, topic: str, key: bytes | None, partition: int | None, count: int) -> TopicPartition:
         if partition is None:
             return TopicPartition(topic, self.core.partitioner.partition(topic, key, count))
-        if not 0 <= partition < count:
+        return TopicPartition(topic, self.checked(topic, partition, count))
+
+    def checked(self, topic: str, partition: int, count: int) -> int:
+        """A partition that the caller has chosen."""
+        number = whole("partition", partition, "give a whole number")
+        if not 0 <= number < count:
             raise KafkaError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} has {count} partitions, there is no {partition}"
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic} has {count} partitions, there is no {number}"
             )
-        return TopicPartition(topic, partition)
+        return number
 
     def append(
         self, target: TopicPartition, key: bytes | None, value: bytes | None, headers: Sequence[Header], stamp: int
@@ -111,6 +137,8 @@ class _RecordAppender:
 
         if self.config.transactional_id is not None:
             self.core.state.check_accepting()
+        if partition is not None:
+            partition = self.checked(topic, partition, count)
         given = {name: column for name, column in columns.items() if column is not None}
         given.setdefault("timestamp_ms", int(time.time() * 1000))
         return [
@@ -127,8 +155,17 @@ class _RecordAppender:
 
 
 def _headers(topic: str, headers: Headers) -> list[Header]:
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
-    return [(name, to_bytes(topic, content)) for name, content in pairs]
+    try:
+        pairs = [(name, content) for name, content in (headers.items() if isinstance(headers, Mapping) else headers)]
+    except (TypeError, ValueError):
+        raise TypeError(f"headers of a record for {topic}: give a dict, or pairs of name and value") from None
+    return [(_header_name(topic, name), _to_bytes(topic, "header", content)) for name, content in pairs]
+
+
+def _header_name(topic: str, name: str) -> bytes:
+    if not isinstance(name, str):
+        raise TypeError(f"a header of a record for {topic} is named {name!r}: names are text")
+    return name.encode()
 
 
 class Producer(Blocking):
@@ -174,6 +211,8 @@ class Producer(Blocking):
         on_delivery: Callable[[RecordFuture], None] | None = None,
     ) -> RecordFuture:
         """Queue a record. Raises KafkaError, BufferExhausted after `max.block.ms`, or what the transaction is in."""
+        if on_delivery is not None and not callable(on_delivery):
+            raise TypeError(f"on_delivery is a {type(on_delivery).__name__}: give a function")
         appender = self._appender
         raw_key, raw_value, raw_headers, stamp = appender.prepare(topic, value, key, headers, timestamp_ms)
         count = appender.known_partition_count(topic)
@@ -205,6 +244,7 @@ class Producer(Blocking):
         """Queue the rows of Arrow columns, partitioned by key. One future per batch. Needs the extra `client`."""
         import oncelog.client.columns  # noqa: F401  # before the topic is asked for, which may create it
 
+        check_topic(topic)
         deadline = Deadline(self.settings.max_block_ms)
         count = self._appender.known_partition_count(topic) or self._run(self.cluster.partition_count(topic, deadline))
         columns = {"key": key, "headers": headers, "timestamp_ms": timestamp_ms}
@@ -251,6 +291,13 @@ class Producer(Blocking):
             self._run(self.core.close(timeout_ms))
 
 
+def _check_on_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError("make an AsyncProducer in a coroutine: it works on the event loop that runs there") from None
+
+
 class AsyncProducer:
     """The producer for asyncio programs; make and use it on one event loop."""
 
@@ -261,6 +308,7 @@ class AsyncProducer:
         key_serializer: Serializer | None = None,
         value_serializer: Serializer | None = None,
     ) -> None:
+        _check_on_loop()
         self.settings = ProducerConfig.parse(config)
         self.cluster = open_cluster(self.settings.client)
         self.core = ProducerCore(self.cluster, self.settings)

@@ -10,7 +10,7 @@ from oncelog.protocol import compression
 from oncelog.protocol.batch import HEADER_BYTES
 from oncelog.protocol.primitives import append_varlong
 
-Header = tuple[str, bytes | None]
+Header = tuple[bytes, bytes | None]
 
 RECORD_OVERHEAD_BYTES_MAX: Final = 21
 """Length, attributes, deltas and sizes of one record without headers, at their longest."""
@@ -35,7 +35,7 @@ def record_size_max(key: bytes | None, value: bytes | None, headers: Sequence[He
     """An upper bound of what a record takes in a batch."""
     size = RECORD_OVERHEAD_BYTES_MAX + len(key or b"") + len(value or b"")
     for name, content in headers:
-        size += 10 + 4 * len(name) + len(content or b"")
+        size += 10 + len(name) + len(content or b"")
     return size
 
 
@@ -85,7 +85,6 @@ class RecordBatchBuilder:
 def _encode_headers(headers: Sequence[Header]) -> bytes:
     parts = [varint(len(headers))]
     for name, content in headers:
-        encoded = name.encode()
-        parts += (varint(len(encoded)), encoded)
+        parts += (varint(len(name)), name)
         parts += (_NULL,) if content is None else (varint(len(content)), content)
     return b"".join(parts)

@@ -9,25 +9,38 @@ import sys
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import oncelog.client
+from oncelog.client import admin
 
 _QUOTED_TYPE = re.compile(r"(: |-> )'([^']*)'")
 _HEAD = """# The client's API
 
 Made from docstrings by `python -m oncelog.client.reference docs/client-api.md`; a test compares it. How the parts are
-used together is on the page [client](client.md).
+used together is on the page [client](client.md). Names are imported from `oncelog.client`, those of the
+[second part](#oncelogclientadmin) from `oncelog.client.admin`.
+"""
+_OF_ADMINS = """## oncelog.client.admin
+
+What the calls of `Admin` take and return besides is imported from there.
 """
 
 
 def page() -> str:
-    names = sorted(oncelog.client.__all__, key=str.lower)
-    return "\n".join([_HEAD, *(line for name in names for line in _entry(name))]) + "\n"
+    names = set(oncelog.client.__all__)
+    of_admins = set(admin.__all__) - names
+    lines = [_HEAD, *_entries(oncelog.client, names), _OF_ADMINS, *_entries(admin, of_admins)]
+    return "\n".join(lines) + "\n"
 
 
-def _entry(name: str) -> Iterator[str]:
-    thing = getattr(oncelog.client, name)
+def _entries(module: ModuleType, names: set[str]) -> Iterator[str]:
+    for name in sorted(names, key=str.lower):
+        yield from _entry(name, getattr(module, name))
+
+
+def _entry(name: str, thing: Any) -> Iterator[str]:
     yield f"## {name}\n"
     if inspect.isclass(thing):
         yield from _class(thing)

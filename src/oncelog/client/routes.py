@@ -69,6 +69,12 @@ class TopicInfo(NamedTuple):
     partitions: tuple[PartitionInfo, ...]
 
 
+def _advice(code: int) -> str:
+    if code != ErrorCode.INVALID_TOPIC_EXCEPTION:
+        return ""
+    return ": names of topics have 1 to 249 letters of ASCII, digits, '.', '_' and '-', and are not '.' or '..'"
+
+
 class Routes:
     def __init__(self) -> None:
         self.brokers: dict[int, Broker] = {}
@@ -98,7 +104,7 @@ class Routes:
         failures = []
         for topic in response.topics:
             if topic.error_code:
-                failures.append(error_of(topic.error_code, f"topic {topic.name}"))
+                failures.append(error_of(topic.error_code, f"topic {topic.name}{_advice(topic.error_code)}"))
                 self.topics.pop(topic.name or "", None)
             else:
                 self._learn_topic(topic, now_s)

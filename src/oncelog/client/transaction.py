@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Final, Self, TypeVar
 
+from oncelog.client.arguments import to_partition
 from oncelog.client.attempts import Attempts, explained
 from oncelog.client.blocking import Blocking, blocking
 from oncelog.client.classification import Step, transaction_error
@@ -182,7 +183,7 @@ class AsyncTransactionClient:
     async def add_partitions(self, partitions: Iterable[TopicPartition], *, deadline: Deadline | None = None) -> None:
         """Tell the coordinator which partitions will be written. Over TV2 brokers do that: nothing is sent."""
         self._check_initialised()
-        wanted = by_topic(dict.fromkeys(TopicPartition(*partition) for partition in partitions))
+        wanted = by_topic(dict.fromkeys(to_partition(partition) for partition in partitions))
         if self.uses_tv2 or not wanted:
             return
         deadline = self._deadline(deadline)

@@ -28,7 +28,7 @@ def parse_address(text: str, default_host: str = "") -> Address:
     """HOST:PORT, where an IPv6 address may stand in brackets. Raises ValueError."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or default_host
-    if not colon or not host or not (port.isascii() and port.removeprefix("-").isdigit()):
+    if not colon or not host or "/" in host or not (port.isascii() and port.removeprefix("-").isdigit()):
         raise ValueError(f"{text!r} is not of the form HOST:PORT, such as {LOOPBACK}:9092")
     if not 0 <= int(port) <= _PORT_MAX:
         raise ValueError(f"the port of {text!r} is out of range: ports are 0 to {_PORT_MAX}")

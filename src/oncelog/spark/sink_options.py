@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from oncelog.client import ClientConfig
+from oncelog.client.arguments import is_topic_name
 from oncelog.client.settings import IN_FLIGHT, PRODUCER_TABLE, parse_settings
 from oncelog.core.config import ConfigKey, ConfigTable, ConfigType, refused, setting, without_effect
 from oncelog.core.ids import TopicPartition
@@ -18,7 +18,7 @@ _STRING, _INT = ConfigType.STRING, ConfigType.INT
 
 
 def _topic_problem(text: str) -> str | None:
-    if text in (".", "..") or not re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", text):
+    if not is_topic_name(text):
         return "names of topics have up to 249 letters, digits, dots, underscores and hyphens"
     return None
 

@@ -385,6 +385,81 @@ def test_a_callback_may_seek_before_the_first_record(consumer: Any, full_topic: 
     assert numbers(drain(client, 2)) == [198, 199]
 
 
+def test_a_callback_that_raises_does_not_end_the_rebalances(
+    consumer: Any, full_topic: str, topic: str, unique: Any
+) -> None:
+    client = consumer(group_id=unique("group"), auto_offset_reset="earliest")
+    client.subscribe([full_topic], on_assigned=lambda partitions: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        drain(client, 1)
+    assert client.assignment() == frozenset(both(full_topic))
+    client.subscribe([topic])
+    wait_until(lambda: [client.poll(50)] and client.assignment() == frozenset(both(topic)))
+
+
+def test_a_poll_that_is_cancelled_within_a_callback_does_not_end_the_rebalances(
+    servers: str, full_topic: str, topic: str, unique: Any
+) -> None:
+    settings = {"bootstrap.servers": servers, "group.id": unique("group"), "auto.offset.reset": "earliest"}
+
+    async def read() -> None:
+        async with AsyncConsumer(settings) as client:
+            began = asyncio.Event()
+
+            async def wait_for_ever(partitions: list[TopicPartition]) -> None:
+                began.set()
+                await asyncio.Event().wait()
+
+            await client.subscribe([full_topic], on_assigned=wait_for_ever)
+            polling = asyncio.create_task(client.poll(20_000))
+            await began.wait()
+            polling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await polling
+            await client.subscribe([topic])
+            while client.assignment() != frozenset(both(topic)):
+                await client.poll(50)
+
+    asyncio.run(asyncio.wait_for(read(), 30))
+
+
+def test_an_interrupt_behind_a_poll_that_has_records_leaves_them_to_the_next(
+    consumer: Any, full_topic: str, unique: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = unique("group")
+    client = consumer(group_id=group, auto_offset_reset="earliest")
+    client.assign(both(full_topic))
+    step = client._step
+
+    def interrupted(*given: Any) -> None:
+        step(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "_step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.poll(5000)
+    client.close()
+    heir = consumer(group_id=group, auto_offset_reset="earliest")
+    heir.assign(both(full_topic))
+    assert numbers(drain(heir, COUNT)) == list(range(COUNT))
+
+
+def test_a_closed_consumer_says_so(servers: str, full_topic: str, unique: Any) -> None:
+    client = Consumer({"bootstrap.servers": servers, "group.id": unique("group")})
+    client.close()
+    calls: list[Callable[[], object]] = [
+        lambda: client.poll(100),
+        lambda: next(iter(client)),
+        lambda: client.poll_columns(100),
+        lambda: client.subscribe([full_topic]),
+        lambda: client.assign(both(full_topic)),
+    ]
+    for call in calls:
+        with pytest.raises(IllegalState, match="this consumer is closed"):
+            call()
+
+
 def test_a_pattern_takes_all_topics_that_match(consumer: Any, module_admin: Admin, unique: Any) -> None:
     stem = unique("pattern")
     module_admin.create_topics([NewTopic(f"{stem}-a", 1, 1), NewTopic(f"{stem}-b", 1, 1)])

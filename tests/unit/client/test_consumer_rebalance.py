@@ -85,3 +85,19 @@ def test_a_join_that_failed_is_tried_again_and_a_new_subscription_joins_again() 
     assigned(rebalances, rebalances._positions)
     assert rebalances.advance(frozenset({"orders", "payments"})) is None
     assert rebalances.phase is Phase.JOINING
+
+
+def test_a_change_that_a_cancelled_poll_took_along_is_told_again() -> None:
+    rebalances = subscribed("range")
+    assigned(rebalances, rebalances._positions, A, B)
+    rebalances.member.rejoin_needed = True
+    revoked = rebalances.advance(TOPICS)
+    assert revoked is not None and rebalances.advance(TOPICS) == revoked
+    assert rebalances.handled(revoked) is None
+    rebalances.member.rejoin_needed = False
+    assert rebalances.advance(TOPICS) is None
+    rebalances.joined([B])
+    taken = rebalances.advance(TOPICS)
+    assert taken is not None and rebalances.advance(TOPICS) == taken
+    rebalances.member.lost = True
+    assert rebalances.advance(TOPICS) is None and rebalances.phase is Phase.JOINING

@@ -65,8 +65,9 @@ def test_records_appended_one_by_one_are_what_is_read_back(
     builder = RecordBatchBuilder()
     for stamp, key, value, heads in rows:
         before = builder.size_bytes
-        builder.append(stamp, key, value, heads)
-        assert builder.size_bytes - before <= record_size_max(key, value, heads)
+        raw_heads = [(name.encode(), content) for name, content in heads]
+        builder.append(stamp, key, value, raw_heads)
+        assert builder.size_bytes - before <= record_size_max(key, value, raw_heads)
     raw = builder.build(Codec.NONE).stamp(ME, 0, transactional=False)
     header = read_header(raw)
     assert (header.size_bytes, header.max_timestamp) == (builder.size_bytes, max(row[0] for row in rows))

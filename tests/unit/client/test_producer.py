@@ -130,7 +130,7 @@ def test_callbacks_run_for_each_record(make: Any, topic: str) -> None:
 def test_serializers_are_applied_and_other_types_refused(servers: str, reading: Reading, topic: str) -> None:
     with Producer({"bootstrap.servers": servers}, value_serializer=lambda topic, value: str(value).encode()) as client:
         client.send(topic, 42, partition=0).result(10)
-        with pytest.raises(TypeError, match="set a serializer"):
+        with pytest.raises(TypeError, match="set a key_serializer"):
             client.send(topic, 1, key=object())
     assert reading.values(topic, [0]) == [b"42"]
 
