@@ -263,7 +263,7 @@ def _configs(topic: str, left: LoadedImage | None) -> dict[str, str]:
 
 
 def _producer_ids_of_transactions(logs: Iterable[Log]) -> Iterator[int]:
-    """A transactional id keeps its producer id when it writes nothing, and is given the next one before it does."""
+    """The producer ids of transactional ids. Some may not have written to any partition yet."""
     for partition_log in logs:
         for segment in partition_log.segments:
             for batch in intact_batches(segment, partition_log.log_end_offset):

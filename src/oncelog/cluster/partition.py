@@ -468,7 +468,7 @@ class Partition:
         self._call(lambda: promise.resolve(error))
 
     def _call(self, callback: Callable[[], None]) -> None:
-        """One who fails must not keep those behind waiting, nor fail the request that only happened to wake it."""
+        """A callback that fails must neither keep others waiting, nor fail the request that happened to wake it."""
         try:
             callback()
         except Exception:

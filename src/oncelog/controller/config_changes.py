@@ -152,7 +152,7 @@ A = TypeVar("A", AlterConfigsResourceResponse, IncrementalAlterConfigsResourceRe
 
 
 class _Altered:
-    """Resources one by one. What is wrong with one keeps no other from being altered."""
+    """Resources one by one. An error in one does not keep others from being altered."""
 
     def __init__(
         self,

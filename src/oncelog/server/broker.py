@@ -453,8 +453,8 @@ class Broker:
             self.log_dir.abandon()
 
     def _remove_what_was_deleted_last(self) -> None:
-        """Topics whose deletion was committed when the broker did not follow its own controller any more: the next
-        start does not look for them."""
+        """Remove topics whose deletion was committed when the broker did not follow its own controller any more: the
+        next start would not look for them."""
         if self.own_controller is not None:
             left = self.own_controller.node.machine.view.image.topics
             for topic in [topic for topic in self.metadata.topics.values() if topic.topic_id not in left]:

@@ -23,7 +23,7 @@ class LogStarts:
         self._is_running = False
 
     def save(self, logs: Iterable[Log]) -> Promise[Saved]:
-        """Promises what has become of the starts that these logs have now."""
+        """Promises the result of a checkpoint that has the starts which these logs have now."""
         saved: Promise[Saved] = Promise()
         self._waiting.append((tuple(logs), saved))
         if not self._is_running:

@@ -96,7 +96,7 @@ class LogUpkeep:
         written.then(done)
 
     def write_checkpoint(self, flushed: Iterable[Log] | None = None) -> Promise[CheckpointResult | Exception]:
-        """In slices on the loop, as far as logs have to be asked, and by a worker."""
+        """The logs are asked in slices on the loop, and a worker writes the files."""
         steps = self._prepared(self._broker.log_dir.prepare_in_steps(self._high_watermark, flushed))
         return self._broker.turns.begin(steps, OURSELVES, to_the_end=True).chain(self._write)
 

@@ -67,11 +67,11 @@ class MemoryBudget:
         return self.held_bytes > self.max_bytes
 
     def fetch_room_bytes(self) -> int:
-        """What a fetch may add."""
+        """How much the answer to a fetch may take."""
         return max(SMALL_ANSWER_BYTES, self.max_bytes // 2 - self.held_bytes)
 
     def hold(self, holder: Holder, held_bytes: int) -> None:
-        """What a connection holds now, in place of what it held before."""
+        """Take note of what a connection holds now, in place of what it held before."""
         before_bytes = self._held.get(holder, 0)
         if held_bytes == before_bytes:
             return

@@ -80,7 +80,7 @@ class ProducerIds:
             self._block = range(0)
 
     def _skip(self) -> None:
-        """Again with each reservation: it may have come to nothing."""
+        """Called again before each reservation, because the controller may have failed to note it."""
         if self._broker.own_controller is not None:
             self._broker.own_controller.skip_producer_ids_above(self._skipped_up_to)
 

@@ -307,7 +307,7 @@ class _Watcher(NamedTuple):
 
 
 class _NegotiatedTimeout(logging.Filter):
-    """The session time that a server has agreed to. kazoo tells it nobody but its log."""
+    """Reads from kazoo's log which session time a server has agreed to: kazoo has no other way to tell."""
 
     def __init__(self, asked_ms: int) -> None:
         super().__init__()

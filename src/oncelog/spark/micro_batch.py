@@ -127,7 +127,7 @@ def is_running(spark: SparkSession, query_id: str) -> bool:
 def keeps_state(spark: SparkSession, query_id: str) -> bool:
     """Whether what a batch gives depends on the batches before it: aggregations, joins and the like.
 
-    By what they are and not by their names: those that run Python have a package of their own.
+    Operators are recognised by their class: the names of those that run Python are others.
     """
     from py4j.java_gateway import is_instance_of
 

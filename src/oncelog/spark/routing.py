@@ -92,7 +92,7 @@ def partition_numbers(orders: TaskOrders, batch: pa.RecordBatch, first_keyless: 
 
 
 def facts_of(orders: TaskOrders, topics: Collection[str]) -> dict[str, TopicFacts]:
-    """The sink's own topics were looked up by the driver; those of rows are by whoever meets them."""
+    """The driver has looked up the sink's own topics. Topics that rows name are looked up here."""
     known = orders.transaction.topics
     others = [name for name in topics if name not in known]
     return {**known, **worker_client(orders.client).topic_facts(others)} if others else dict(known)

@@ -19,7 +19,7 @@ class FolderInUseError(Exception):
 
 
 class FolderLock:
-    """Held from its making until `release`, or until nobody has it any more."""
+    """Held from its creation until `release`, or until nothing refers to it any more."""
 
     def __init__(self, path: Path) -> None:
         self._descriptors: list[int] = []

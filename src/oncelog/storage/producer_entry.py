@@ -133,7 +133,7 @@ class ProducerEntry:
         self.last_timestamp = self.last_marker_ms = header.max_timestamp
 
     def before(self, offset: int) -> ProducerEntry | None:
-        """What was known of it when the log ended at `offset`, as far as later batches leave that to be seen.
+        """The entry as it was when the log ended at `offset`, as far as that can still be told after later batches.
 
         None if all that is known comes from batches behind it, so that a replay of these finds it again.
         """

@@ -55,7 +55,7 @@ def group_list(console: Console, query: Query) -> Page:
 
 
 class ListCounter:
-    """Records that groups have to read, counted where that is cheap: it tells who is behind from who is at a marker."""
+    """Counts the records that groups have to read, where that is cheap: a lag may be that of markers alone."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -104,7 +104,7 @@ def recover(
 
 
 def _move_above(entry: TxnEntry, seen: int) -> None:
-    """Markers of an epoch that a partition has gone beyond would be refused."""
+    """Partitions refuse markers of an epoch below one that they have seen: use the next one."""
     if seen > entry.metadata.producer_epoch and not entry.is_at_rest:
         entry.metadata = replace(entry.metadata, producer_epoch=_above(seen))
 

@@ -142,7 +142,7 @@ def _check_journal(data_folder: Path, report: Report) -> None:
 
 
 def _check_metadata_log(data_folder: Path, report: Report) -> None:
-    """One node notes how long its metadata log was. What is damaged in it is found as in any log."""
+    """A node that is alone notes how long its metadata log was. Damage in that log is found as in any other."""
     facts = NodeFacts.read(data_folder / JOURNAL_FILE)
     if facts is None:
         return
