@@ -26,18 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("oncelog.server")
 
 
-def _given(resource: AlterConfigsResource) -> Mapping[str, str]:
-    entries = {config.name: config.value for config in resource.configs}
-    present = {key: value for key, value in entries.items() if value is not None}
-    if len(present) < len(entries):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Null value not supported: leave a key out to get its default.")
-    return present
-
-
 def _changed(broker: Broker, resource: IncrementalAlterConfigsResource, stored: Mapping[str, str]) -> Mapping[str, str]:
-    names = [config.name for config in resource.configs]
-    if len(set(names)) < len(names):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     table, configs = broker.broker_settings.table, dict(stored)
     for config in resource.configs:
         known_key(table, config.name)
@@ -48,7 +37,7 @@ def _changed(broker: Broker, resource: IncrementalAlterConfigsResource, stored: 
 def refusal(
     broker: Broker, context: RequestContext, resource: AlterConfigsResource | IncrementalAlterConfigsResource
 ) -> KafkaError | None:
-    """Why settings of this broker are not passed on to a controller: it stores those of brokers as they come."""
+    """Why settings of this broker are not passed on to a controller, which does not look at the values of brokers'."""
     name = resource.resource_name
     if resource.resource_type != ResourceType.BROKER:
         return None
@@ -57,10 +46,11 @@ def refusal(
         if name not in ("", str(broker.node_id)):
             raise other_node(broker.node_id, name)
         stored = broker.metadata.broker_configs.get(name, {})
-        is_whole = isinstance(resource, AlterConfigsResource)
-        wanted = _given(resource) if is_whole else _changed(broker, resource, stored)  # type: ignore[arg-type]  # one of two
-        named = {config.name for config in resource.configs}
-        _check(broker.broker_settings, stored, {key: value for key, value in wanted.items() if key in named})
+        named = {config.name: config.value for config in resource.configs}
+        wanted: Mapping[str, str | None]
+        wanted = named if isinstance(resource, AlterConfigsResource) else _changed(broker, resource, stored)
+        configs = {key: value for key, value in wanted.items() if key in named and value is not None}
+        _check(broker.broker_settings, stored, configs)
     except KafkaError as error:
         return error
     return None
