@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from oncelog.core.broker_config import STANDARD_AUTHORIZER
 from oncelog.core.config import ConfigError, Settings
-from oncelog.core.errors import ErrorCode
+from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.security.acl import CLUSTER_NAME, Acl, AclAuthorizer, Operation, Resource, parse_super_users
 
 __all__ = ["CLUSTER_NAME", "AllowClients", "Authorizer", "Operation", "Resource"]
@@ -85,6 +85,11 @@ class AllowClients:
 
     def allows_any(self, principal: str, host: str, operation: Operation, resource: Resource) -> bool:
         return operation is not Operation.CLUSTER_ACTION or self._cluster_action
+
+
+def acls_are_disabled() -> KafkaError:
+    """The refusal of requests about ACLs where nobody would look at these."""
+    return KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured: see authorizer.class.name.")
 
 
 def acl_authorizer(settings: Settings, acls: Iterable[Acl]) -> AclAuthorizer | None:

@@ -30,7 +30,7 @@ from oncelog.protocol.messages.fetch_snapshot import FetchSnapshotRequest, Fetch
 from oncelog.protocol.primitives import MalformedRequest
 from oncelog.protocol.schema import Message
 from oncelog.security.forwarded_principal import decode_principal
-from oncelog.server.authorization import AllowClients, Authorizer, Operation, Resource
+from oncelog.server.authorization import AllowClients, Authorizer, Operation, Resource, acls_are_disabled
 from oncelog.server.context import HANG_UP, HangUp, Peer, RequestContext
 from oncelog.server.controller_node import ControllerNode
 from oncelog.server.dispatch import DECODED_HERE_BYTES_MAX, Answer, Buffers, UnservedRequest, is_long
@@ -191,7 +191,7 @@ class ControllerFront:
             if needed is not None:
                 context.require(needed, Resource.CLUSTER)
             if key in _WITH_ACLS and not self._has_acls:
-                raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured: see authorizer.class.name.")
+                raise acls_are_disabled()
         except KafkaError as error:
             return Promise.resolved(_refused(request, error))
         match key:

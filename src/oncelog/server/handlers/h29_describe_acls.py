@@ -12,8 +12,7 @@ from oncelog.protocol.messages.describe_acls import (
     DescribeAclsResource,
     DescribeAclsResponse,
 )
-from oncelog.server.acl_requests import require_acls
-from oncelog.server.authorization import Operation, Resource
+from oncelog.server.authorization import Operation, Resource, acls_are_disabled
 from oncelog.server.broker import Broker
 from oncelog.server.context import RequestContext
 
@@ -21,10 +20,12 @@ from oncelog.server.context import RequestContext
 def handle(broker: Broker, request: DescribeAclsRequest, context: RequestContext) -> DescribeAclsResponse:
     try:
         context.require(Operation.DESCRIBE, Resource.CLUSTER)
-        acls, wanted = require_acls(broker), filter_of(request)
+        if broker.acls is None:
+            raise acls_are_disabled()
+        wanted = filter_of(request)
     except KafkaError as error:
         return DescribeAclsResponse(error_code=error.code, error_message=error.message)
-    found = sorted(acl for acl in acls if wanted.matches(acl))
+    found = sorted(acl for acl in broker.acls if wanted.matches(acl))
     return DescribeAclsResponse(
         error_message=None,
         resources=[
