@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Final
 
 from oncelog.controller.decision import Deciding, Decision
 from oncelog.controller.image import ScramCredentialKey
@@ -32,29 +32,46 @@ CHANGES_MAX: Final = 10_000
 """They become valid together, while nobody else is served."""
 
 
-class ScramChange(NamedTuple):
-    name: str
-    mechanism: ScramMechanism
-    credential: ScramCredential | None
-    """None: it is to be deleted."""
-
-
 def alter_credentials(view: View, request: AlterUserScramCredentialsRequest) -> Deciding:
-    check_change_count(request)
+    changes: list[ScramCredentialDeletion | ScramCredentialUpsertion] = [*request.deletions, *request.upsertions]
+    if len(changes) > CHANGES_MAX:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"At most {CHANGES_MAX} credentials are changed at a time.")
+    counts = Counter(change.name for change in changes)
     records: list[Message] = []
     results: dict[str, KafkaError | None] = {}
-    for name, change in checked_changes(request):
+    for name, change in {change.name: change for change in changes}.items():
         yield
-        results[name] = None
-        if isinstance(change, KafkaError):
-            results[name] = change
-        elif change.credential is not None:
-            records.append(scram_record(ScramUser(name, change.mechanism), change.credential))
-        elif ScramCredentialKey(name, change.mechanism) in view.image.scram:
-            records.append(RemoveUserScramCredentialRecord(name=name, mechanism=change.mechanism))
-        else:
-            results[name] = no_such_credential()
+        try:
+            if counts[name] > 1:
+                text = "A user credential cannot be altered twice in the same request"
+                raise KafkaError(ErrorCode.DUPLICATE_RESOURCE, text)
+            records.append(_changed(view, change))
+            results[name] = None
+        except KafkaError as error:
+            results[name] = error
     return Decision(records, scram_answer(results))
+
+
+def _changed(view: View, change: ScramCredentialDeletion | ScramCredentialUpsertion) -> Message:
+    """Raises KafkaError."""
+    if not change.name:
+        raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
+    try:
+        mechanism = ScramMechanism(change.mechanism)
+    except ValueError:
+        raise KafkaError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism") from None
+    if isinstance(change, ScramCredentialDeletion):
+        if ScramCredentialKey(change.name, mechanism) not in view.image.scram:
+            raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist")
+        return RemoveUserScramCredentialRecord(name=change.name, mechanism=mechanism)
+    if not ITERATIONS_MIN <= change.iterations <= ITERATIONS_MAX:
+        text = f"Iterations must be between {ITERATIONS_MIN} and {ITERATIONS_MAX}"
+        raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, text)
+    if not change.salt or not change.salted_password:
+        raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "The salt or the salted password is empty")
+    salted, salt = bytes(change.salted_password), bytes(change.salt)
+    credential = credential_of_salted(mechanism, salted, salt, change.iterations)
+    return scram_record(ScramUser(change.name, mechanism), credential)
 
 
 def scram_record(user: ScramUser, credential: ScramCredential) -> UserScramCredentialRecord:
@@ -66,45 +83,6 @@ def scram_record(user: ScramUser, credential: ScramCredential) -> UserScramCrede
         server_key=credential.server_key,
         iterations=credential.iterations,
     )
-
-
-def check_change_count(request: AlterUserScramCredentialsRequest) -> None:
-    if len(request.deletions) + len(request.upsertions) > CHANGES_MAX:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"At most {CHANGES_MAX} credentials are changed at a time.")
-
-
-def checked_changes(request: AlterUserScramCredentialsRequest) -> Iterator[tuple[str, ScramChange | KafkaError]]:
-    changes: list[ScramCredentialDeletion | ScramCredentialUpsertion] = [*request.deletions, *request.upsertions]
-    counts = Counter(change.name for change in changes)
-    once = {change.name: change for change in changes}
-    return ((name, _checked(change, is_duplicate=counts[name] > 1)) for name, change in once.items())
-
-
-def no_such_credential() -> KafkaError:
-    return KafkaError(ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist")
-
-
-def _checked(
-    change: ScramCredentialDeletion | ScramCredentialUpsertion, *, is_duplicate: bool
-) -> ScramChange | KafkaError:
-    if is_duplicate:
-        text = "A user credential cannot be altered twice in the same request"
-        return KafkaError(ErrorCode.DUPLICATE_RESOURCE, text)
-    if not change.name:
-        return KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
-    try:
-        mechanism = ScramMechanism(change.mechanism)
-    except ValueError:
-        return KafkaError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
-    if isinstance(change, ScramCredentialDeletion):
-        return ScramChange(change.name, mechanism, None)
-    if not ITERATIONS_MIN <= change.iterations <= ITERATIONS_MAX:
-        text = f"Iterations must be between {ITERATIONS_MIN} and {ITERATIONS_MAX}"
-        return KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, text)
-    if not change.salt or not change.salted_password:
-        return KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "The salt or the salted password is empty")
-    salted, salt = bytes(change.salted_password), bytes(change.salt)
-    return ScramChange(change.name, mechanism, credential_of_salted(mechanism, salted, salt, change.iterations))
 
 
 def scram_answer(results: Mapping[str, KafkaError | None]) -> AlterUserScramCredentialsResponse:
