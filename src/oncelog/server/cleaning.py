@@ -25,6 +25,7 @@ from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, TopicPartition
 from oncelog.server.log_upkeep import OURSELVES
 from oncelog.server.repeated_errors import RepeatedErrors
+from oncelog.server.turns import Steps, caught
 from oncelog.storage import checkpoints
 from oncelog.storage.atomic_file import sync_path
 from oncelog.storage.cleaner_pace import CleaningStopped
@@ -37,7 +38,6 @@ from oncelog.storage.txn_index_keeper import SegmentGoneError
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
     from oncelog.server.context import HangUp
-    from oncelog.server.turns import Steps
     from oncelog.storage.cleaner import CleaningPass
 
 log = logging.getLogger("oncelog.cleaner")
@@ -120,7 +120,7 @@ class LogCleaner:
         """All logs, as often as `log.cleaner.backoff.ms` says, and internal ones more often."""
         now_ms = self._broker.cautious_ms()
         looks_at_all = self._broker.steady_ms() >= self._next_full_look_ms
-        steps = _caught(self._dirtiest(now_ms, internal_only=not looks_at_all))
+        steps = caught(self._dirtiest(now_ms, internal_only=not looks_at_all))
         looked = self._broker.turns.begin(steps, OURSELVES, to_the_end=True)
         looked.then(lambda found: self._looked(found, now_ms, looks_at_all=looks_at_all))
 
@@ -259,7 +259,7 @@ class LogCleaner:
             else:
                 self._broker.flusher.flush(partition_log, batches_only=True).then(flushed)
 
-        self._broker.turns.begin(_caught(cleaning.prepare()), OURSELVES, to_the_end=True).then(prepared)
+        self._broker.turns.begin(caught(cleaning.prepare()), OURSELVES, to_the_end=True).then(prepared)
 
     def _step(self, cleaning: CleaningPass, job: Callable[[], T], done: Callable[[T], None]) -> None:
         """Run a job on a worker and go on with its result, unless it failed or the broker has stopped."""
@@ -407,10 +407,3 @@ class LogCleaner:
 
     def _unlink(self, paths: Sequence[Path]) -> None:
         self._broker.worker.run(lambda: unlink_all(paths)).then(lambda _: None)
-
-
-def _caught(steps: Steps[T]) -> Steps[T | Exception]:
-    try:
-        return (yield from steps)
-    except Exception as error:  # noqa: BLE001  whoever waits for the steps decides what it means
-        return error

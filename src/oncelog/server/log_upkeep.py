@@ -12,7 +12,7 @@ from oncelog.core.ids import TopicPartition
 from oncelog.core.promise import Promise
 from oncelog.server.context import Peer
 from oncelog.server.repeated_errors import RepeatedErrors
-from oncelog.server.turns import Steps
+from oncelog.server.turns import Steps, caught
 from oncelog.storage.deletions import unlink_all
 from oncelog.storage.log import SEGMENTS_DELETED_AT_ONCE_MAX, Log
 from oncelog.storage.log_dir import CheckpointResult, CheckpointWork
@@ -97,14 +97,8 @@ class LogUpkeep:
 
     def write_checkpoint(self, flushed: Iterable[Log] | None = None) -> Promise[CheckpointResult | Exception]:
         """The logs are asked in slices on the loop, and a worker writes the files."""
-        steps = self._prepared(self._broker.log_dir.prepare_in_steps(self._high_watermark, flushed))
+        steps = caught(self._broker.log_dir.prepare_in_steps(self._high_watermark, flushed))
         return self._broker.turns.begin(steps, OURSELVES, to_the_end=True).chain(self._write)
-
-    def _prepared(self, steps: Steps[CheckpointWork]) -> Steps[CheckpointWork | Exception]:
-        try:
-            return (yield from steps)
-        except Exception as error:  # noqa: BLE001  for whoever waits for the checkpoint
-            return error
 
     def _write(self, work: CheckpointWork | Exception) -> Promise[CheckpointResult | Exception]:
         if isinstance(work, Exception):

@@ -62,6 +62,14 @@ def in_steps(items: Iterable[A]) -> Steps[list[A]]:
         yield _ITEMS_PER_STEP * ITEM_BYTES
 
 
+def caught(steps: Steps[T]) -> Steps[T | Exception]:
+    """What the steps return, or the error that ends them: whoever waits for them decides what it means."""
+    try:
+        return (yield from steps)
+    except Exception as error:  # noqa: BLE001  see above
+        return error
+
+
 @dataclass(slots=True, eq=False)
 class _Unfinished:
     steps: Steps[Any]
