@@ -58,6 +58,10 @@ _OPERATION = click.option(
 def resource_options(command: F) -> F:
     """Options that name resources, passed on as `resources`."""
 
+    @click.option("--topic", "topics", metavar="TOPIC", multiple=True, help="A topic; * stands for all.")
+    @click.option("--group", "groups", metavar="GROUP", multiple=True, help="A consumer group.")
+    @click.option("--transactional-id", "transactional_ids", metavar="ID", multiple=True, help="Transactional id.")
+    @click.option("--cluster", is_flag=True, help="The cluster as a whole.")
     @functools.wraps(command)
     def wrapped(
         *args: Any,
@@ -75,13 +79,6 @@ def resource_options(command: F) -> F:
         ]
         return command(*args, resources=resources, **kwargs)
 
-    for option in reversed([
-        click.option("--topic", "topics", metavar="TOPIC", multiple=True, help="A topic; * stands for all."),
-        click.option("--group", "groups", metavar="GROUP", multiple=True, help="A consumer group."),
-        click.option("--transactional-id", "transactional_ids", metavar="ID", multiple=True, help="Transactional id."),
-        click.option("--cluster", is_flag=True, help="The cluster as a whole."),
-    ]):  # fmt: skip
-        wrapped = option(wrapped)
     return wrapped  # type: ignore[return-value]  # a function of other parameters, as click wants it
 
 

@@ -22,6 +22,12 @@ Who = dict[str, str | None]
 def entity_options(command: F) -> F:
     """Options that name whom quotas are for, passed on as `entity`."""
 
+    @click.option("--user", metavar="USER", help="A user.")
+    @click.option("--default-user", is_flag=True, help="All users without a quota of their own.")
+    @click.option("--client-id", metavar="ID", help="A client id, of the user if one is given.")
+    @click.option("--default-client-id", is_flag=True, help="All client ids without a quota of their own.")
+    @click.option("--ip", metavar="ADDRESS", help="An address that connects.")
+    @click.option("--default-ip", is_flag=True, help="All addresses without a quota of their own.")
     @functools.wraps(command)
     def wrapped(
         *args: Any,
@@ -47,15 +53,6 @@ def entity_options(command: F) -> F:
             raise click.UsageError("an address stands alone: leave out users and client ids")
         return command(*args, entity=entity, **kwargs)
 
-    for option in reversed([
-        click.option("--user", metavar="USER", help="A user."),
-        click.option("--default-user", is_flag=True, help="All users without a quota of their own."),
-        click.option("--client-id", metavar="ID", help="A client id, of the user if one is given."),
-        click.option("--default-client-id", is_flag=True, help="All client ids without a quota of their own."),
-        click.option("--ip", metavar="ADDRESS", help="An address that connects."),
-        click.option("--default-ip", is_flag=True, help="All addresses without a quota of their own."),
-    ]):  # fmt: skip
-        wrapped = option(wrapped)
     return wrapped  # type: ignore[return-value]  # a function of other parameters, as click wants it
 
 
