@@ -275,4 +275,9 @@ def _producer_ids_of_transactions(logs: Iterable[Log]) -> Iterator[int]:
                             value = decode_versioned(TransactionLogValue, record.value)
                             yield from (value.producer_id, value.previous_producer_id, value.next_producer_id)
                 except (KafkaError, ValueError) as error:
-                    log.warning("%s offset %d is not understood: %s", partition_log, batch.header.base_offset, error)
+                    log.warning(
+                        "%s: the batch at offset %d cannot be decoded: %s",
+                        partition_log,
+                        batch.header.base_offset,
+                        error,
+                    )

@@ -278,7 +278,9 @@ class QuorumLog:
         if code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH) and is_moved and self.leader:
             return
         if code == ErrorCode.INVALID_REQUEST:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "the controller refuses to be followed: INVALID_REQUEST")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, "the controller refuses to send the metadata log: INVALID_REQUEST"
+            )
         self._ask_another()
         self._exchange.delay(now_ms, BACKOFF_MS)
 

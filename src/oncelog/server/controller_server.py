@@ -95,7 +95,9 @@ class ControllerServer:
         settings, cluster_id = self._settings, self._settings.optional_text("cluster.id")
         node_id, zookeeper = settings.integer("node.id"), zookeeper_config(settings)
         if zookeeper is not None and cluster_id is None and not (self._data_dir / meta_properties.FILE_NAME).exists():
-            raise ConfigError("cluster.id: controllers that share a log need it for a new folder, all the same one")
+            raise ConfigError(
+                "cluster.id is not set: controllers that share a log need the same one, also for a new folder"
+            )
         self._folder = take_folder(self._data_dir, cluster_id=cluster_id, node_id=node_id)
         meta = self._folder.meta
         endpoint = listener.endpoint(listener.advertised_at(bound))

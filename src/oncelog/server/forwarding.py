@@ -240,7 +240,9 @@ class _Passing:
         def encoded(framed: Buffers | Exception) -> Buffers:
             if isinstance(framed, Exception):
                 log.error(
-                    "what was refused here could not be added to an answer with API key %d", self.key, exc_info=framed
+                    "refusals of this broker could not be added to an answer with API key %d",
+                    self.key,
+                    exc_info=framed,
                 )
                 return buffers or []
             return framed

@@ -224,7 +224,7 @@ class LogDir:
             first = first_epoch_start(self.path / str(partition)) if start else 0
             if first < start:
                 logger.warning(
-                    "%s: its start at offset %d is not believed, because by its leader epochs the log starts at %d",
+                    "%s: its log start offset %d is not used, because by its leader epochs the log starts at %d",
                     partition,
                     start,
                     first,

@@ -135,7 +135,7 @@ class _Loader:
         """What is below the log start is deleted sooner or later, and not on the word of a checkpoint that is wrong."""
         if self.log_start_offset > end_offset:
             logger.warning(
-                "%s: its start at offset %d is not believed, because the log ends at %d; keeping all from offset %d on",
+                "%s: its log start offset %d is not used, because the log ends at %d; keeping all from offset %d on",
                 self.place.partition,
                 self.log_start_offset,
                 end_offset,
@@ -285,7 +285,7 @@ class _Loader:
         self._recover_from(recovery_point)
         if self.state.map_end_offset < recovery_point:
             logger.warning(
-                "%s: the log ends at %d, below its recovery point %d, which is not believed then; reading all of it",
+                "%s: the log ends at %d, below its recovery point %d, which cannot be right; reading all of it",
                 self.place.partition,
                 self.state.map_end_offset,
                 recovery_point,

@@ -91,7 +91,7 @@ def test_a_log_that_ends_below_its_start_is_kept(tmp_path: Path, clean: bool, ca
     checkpoints.CheckpointFiles(tmp_path / "data").write({checkpoints.LOG_START_OFFSETS: starts})
     again = open_dir(tmp_path / "data")
     assert readable(again) == expected
-    assert "t-0: its start at offset 4096 is not believed" in caplog.text
+    assert "t-0: its log start offset 4096 is not used" in caplog.text
     assert append(again.logs[WHOLE]).first_offset == expected[WHOLE][-1][1] + 1
     again.close({})
     assert checkpoints.CheckpointFiles(tmp_path / "data").read(checkpoints.LOG_START_OFFSETS)[WHOLE] == 0

@@ -35,7 +35,7 @@ def check_not_pending(entry: TxnEntry) -> None:
     if entry.pending_state is not None:
         raise KafkaError(
             ErrorCode.CONCURRENT_TRANSACTIONS,
-            f"its move from {NAME_OF[entry.metadata.state]} to {NAME_OF[entry.pending_state]} is not finished",
+            f"its transition from {NAME_OF[entry.metadata.state]} to {NAME_OF[entry.pending_state]} is not finished",
         )
 
 
