@@ -47,7 +47,7 @@ def describe_command(access: ClusterAccess, output: str) -> None:
         brokers.append(
             {
                 "broker": node,
-                "address": None if broker is None else f"{broker.host}:{broker.port}",
+                "address": None if broker is None else str(broker.address),
                 "rack": None if broker is None else broker.rack,
                 "leads": 0 if found is None else found.leads,
                 "keeps": 0 if found is None else found.keeps,

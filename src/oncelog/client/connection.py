@@ -17,6 +17,7 @@ from oncelog.client.config import ClientConfig
 from oncelog.client.errors import ConnectionLost, ErrorCode, KafkaError
 from oncelog.client.login import log_in
 from oncelog.client.wire import Answered, Wire
+from oncelog.core.address import Address
 from oncelog.core.invariant import invariant
 from oncelog.protocol.primitives import Readable
 from oncelog.protocol.schema import Message
@@ -38,7 +39,7 @@ class Connection(asyncio.BufferedProtocol):
     """Made by `Connection.open`, which also learns the broker's versions and features."""
 
     def __init__(self, config: ClientConfig, host: str, port: int) -> None:
-        self.wire = Wire(config, f"{host}:{port}", self._write)
+        self.wire = Wire(config, str(Address(host, port)), self._write)
         self._config = config
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.WriteTransport | None = None
@@ -54,23 +55,23 @@ class Connection(asyncio.BufferedProtocol):
     async def open(cls, config: ClientConfig, host: str, port: int, tls: ssl.SSLContext | None = None) -> Connection:
         """Connect, negotiate and log in. Raises ConnectionLost, or KafkaError if the broker does not let us in."""
         loop = asyncio.get_running_loop()
-        timeout_s = config.socket_connection_setup_timeout_ms / 1000
+        timeout_s, address = config.socket_connection_setup_timeout_ms / 1000, Address(host, port)
         try:
             async with asyncio.timeout(timeout_s):
                 _, connection = await loop.create_connection(lambda: cls(config, host, port), host, port, ssl=tls)
         except TimeoutError:
-            raise ConnectionLost(f"{host}:{port} did not accept a connection within {timeout_s:g} s") from None
+            raise ConnectionLost(f"{address} did not accept a connection within {timeout_s:g} s") from None
         except ssl.SSLCertVerificationError as error:
             why, see = (
                 error.verify_message.rstrip("."),
                 _TRUST_HINTS.get(error.verify_code, "see ssl.truststore.location"),
             )
-            text = f"{host}:{port} is not trusted: {why}; {see}"
+            text = f"{address} is not trusted: {why}; {see}"
             raise KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, text) from error
         except OSError as error:
             why = error.strerror or str(error) or "it has closed the connection"
             hint = "" if tls is None else "; does that listener use TLS?"
-            raise ConnectionLost(f"cannot connect to {host}:{port}: {why}{hint}") from error
+            raise ConnectionLost(f"cannot connect to {address}: {why}{hint}") from error
         try:
             await connection._negotiate()
             if config.has_sasl:

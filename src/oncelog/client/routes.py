@@ -49,6 +49,10 @@ class Broker(NamedTuple):
     port: int
     rack: str | None = None
 
+    @property
+    def address(self) -> Address:
+        return Address(self.host, self.port)
+
 
 class PartitionInfo(NamedTuple):
     topic: str
@@ -87,7 +91,7 @@ class Routes:
 
     def addresses(self, bootstrap: list[Address], rng: random.Random) -> list[Address]:
         """Whom to ask what every broker knows: known brokers first."""
-        known = [Address(broker.host, broker.port) for broker in self.brokers.values()]
+        known = [broker.address for broker in self.brokers.values()]
         return list(dict.fromkeys(rng.sample(known, len(known)) + bootstrap))
 
     # Topics

@@ -25,7 +25,7 @@ class BrokerState:
     def as_row(self) -> dict[str, Any]:
         return {
             "broker": self.broker.node_id,
-            "address": f"{self.broker.host}:{self.broker.port}",
+            "address": str(self.broker.address),
             "rack": self.broker.rack,
             "controller": self.is_controller,
             "leads": self.leads,

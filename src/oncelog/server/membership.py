@@ -146,20 +146,20 @@ class Membership:
         now_ms = self._broker.steady_ms()
         send = self.quorum.poll(now_ms)
         if send is not None:
-            number = send.number
-            self._peers.call("quorum", Address(*send.address), send.request, FETCH_TIMEOUT_MS).then(
-                lambda answer: self._on_quorum(number, send.address, answer)
+            number, address = send.number, Address(*send.address)
+            self._peers.call("quorum", address, send.request, FETCH_TIMEOUT_MS).then(
+                lambda answer: self._on_quorum(number, address, answer)
             )
         wake_ms = self.quorum.wake_ms
         return 0 if wake_ms is None else wake_ms - now_ms
 
-    def _on_quorum(self, number: int, address: tuple[str, int], answer: Answer) -> None:
+    def _on_quorum(self, number: int, address: Address, answer: Answer) -> None:
         is_over = self.ended.done or self._broker.stopped  # then it is this broker that closes connections
         if isinstance(answer, KafkaError) and not is_over:
-            self._errors.report(address, "controller %s:%d gives no answer: %s", *address, answer)
+            self._errors.report(address, "controller %s gives no answer: %s", address, answer)
         elif getattr(answer, "error_code", ErrorCode.NONE) == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             self._errors.report(
-                address, "controller %s:%d refuses this broker: its user needs ClusterAction on the cluster", *address
+                address, "controller %s refuses this broker: its user needs ClusterAction on the cluster", address
             )
         else:
             self._errors.clear(address)

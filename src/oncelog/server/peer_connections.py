@@ -50,8 +50,7 @@ class _Link:
         except KafkaError as error:
             opened = error
         except Exception as error:  # noqa: BLE001  told to all who wait, who would wait for ever without it
-            where = f"{self._address.host}:{self._address.port}"
-            opened = KafkaError(ErrorCode.NETWORK_EXCEPTION, f"cannot connect to {where}: {error!r}")
+            opened = KafkaError(ErrorCode.NETWORK_EXCEPTION, f"cannot connect to {self._address}: {error!r}")
         self._opening = None
         if isinstance(opened, Connection):
             self._connection = opened

@@ -376,7 +376,7 @@ class Server:
         except OSError as error:
             raise ConfigError(f"oncelog.metrics.port: {listen_problem(Address(host, port), error)}") from error
         scheme = "http" if tls is None else "https"
-        log.info("metrics for Prometheus on %s://%s:%d/metrics", scheme, host, port)
+        log.info("metrics for Prometheus on %s://%s/metrics", scheme, Address(host, port))
 
 
 def _remove(folder: Path) -> None:
