@@ -7,7 +7,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,6 +18,7 @@ from typing import Any
 import psycopg
 
 from oncelog.janitor import janitor
+from oncelog.testing.zookeeper import free_ports
 
 
 def installations() -> list[Path]:
@@ -36,7 +36,7 @@ class PostgresServer:
 
     def __init__(self, folder: Path, programs: Path, settings: dict[str, Any] | None = None) -> None:
         self.folder, self.programs = folder, programs
-        self.port = _free_port()
+        self.port = free_ports(1)[0]
         self._settings = settings or {}
         self._process: subprocess.Popen[bytes] | None = None
         self._drop: dict[str, Any] = {}
@@ -168,9 +168,3 @@ def _unprivileged() -> pwd.struct_passwd:
         except KeyError:
             continue
     raise RuntimeError("run the tests as an ordinary user: PostgreSQL refuses to run as root")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

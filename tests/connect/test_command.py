@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from oncelog.client import Producer
 from oncelog.connect.progress import Status
 from oncelog.connect.status_topic import STATUS_TOPIC, StatusWriter, read_status
 from oncelog.janitor import janitor
+from oncelog.testing.zookeeper import free_ports
 from tests.waiting import wait_until
 
 FILE = """
@@ -80,7 +80,7 @@ def test_a_database_is_copied_until_a_signal_comes(
         shop.execute("create table orders (id int primary key, item text)")
         shop.execute("insert into orders values (1, 'tea')")
         shop.execute("create publication shop for table orders")
-        port = free_port()
+        port = free_ports(1)[0]
         running = oncelog("connect", "run", str(file), *at_cluster, "--metrics", f"127.0.0.1:{port}", SHOP=database)
         shop.execute("insert into orders values (2, 'cake')")
         wait_until(lambda: running.poll() is not None or copied(target) == [(1, "tea"), (2, "cake")])
@@ -101,12 +101,6 @@ def test_a_database_is_copied_until_a_signal_comes(
 def copied(target: Path) -> list[tuple[int, str]]:
     with sqlite3.connect(target) as copy:
         return copy.execute("select id, item from orders order by id").fetchall()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_a_report_is_removed_by_a_tombstone_and_other_records_are_passed_over(

@@ -28,6 +28,7 @@ from oncelog.core.broker_config import STANDARD_AUTHORIZER
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import TopicPartition
 from oncelog.testing.broker import BrokerProcess
+from oncelog.testing.zookeeper import free_ports
 
 TLS = Path(__file__).parents[2] / "data" / "tls"
 USERS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_admin="root" user_eve="pw";'
@@ -49,7 +50,7 @@ SETTINGS = {
 
 class Secured:
     def __init__(self, folder: Path) -> None:
-        self._ports = {name: _free_port() for name in ("IN", "SAFE", "CERT")}
+        self._ports = dict(zip(("IN", "SAFE", "CERT"), free_ports(3), strict=True))
         names = ",".join(f"{name}://127.0.0.1:{port}" for name, port in self._ports.items())
         self.broker = BrokerProcess(folder / "data", SETTINGS, arguments=["--listen", names])
 
@@ -68,12 +69,6 @@ class Secured:
             "default.api.timeout.ms": 20_000,
             **tls,
         }
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
