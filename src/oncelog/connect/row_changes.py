@@ -78,10 +78,11 @@ def decode(record: ConsumerRecord, value_format: str, of_json: Collection[str] =
     if not isinstance(value, dict):
         raise Unusable(f"its value, of the type {type(value).__name__}, is not a JSON object of columns")
     _keep_digits(value, record.value or b"", of_json)
-    return RowChange(record, value, unchanged=_unchanged(record))
+    return RowChange(record, value, unchanged=unchanged_fields(record))
 
 
-def _unchanged(record: ConsumerRecord) -> frozenset[str]:
+def unchanged_fields(record: ConsumerRecord) -> frozenset[str]:
+    """Those that the header `unchanged` names."""
     names = _header(record, "unchanged")
     return frozenset(names.decode(errors="replace").split(",")) if names else frozenset()
 

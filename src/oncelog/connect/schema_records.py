@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from oncelog.client import ConsumerRecord
 from oncelog.connect.errors import Refused
-from oncelog.connect.row_changes import Unusable
+from oncelog.connect.row_changes import Unusable, unchanged_fields
 from oncelog.schemas.registry_client import RegistryClient, RegistryError
 from oncelog.schemas.schema import JSON, InvalidSchema
 from oncelog.schemas.serialization import Deserializer
@@ -36,7 +36,7 @@ class SchemaRecords:
                 key = _json("key", self._decoded("key", record.topic, framed))
         if value is not None:
             found = self._decoded("value", record.topic, with_header(record.headers, "value", value))
-            value = _json("value", _without(found, _unchanged(record)))
+            value = _json("value", _without(found, unchanged_fields(record)))
         return record._replace(key=key, value=value)
 
     def has_json_in_texts(self, record: ConsumerRecord) -> bool:
@@ -64,12 +64,7 @@ def _json(name: str, value: Any) -> bytes:
         raise Unusable(f"its {name} has half a surrogate pair, which is no character") from None
 
 
-def _unchanged(record: ConsumerRecord) -> list[str]:
-    names = next((value for name, value in record.headers if name == "unchanged"), None)
-    return names.decode(errors="replace").split(",") if names else []
-
-
-def _without(value: Any, names: list[str]) -> Any:
+def _without(value: Any, names: frozenset[str]) -> Any:
     """A row without these fields. What is no row is returned as it is: whoever reads it refuses it."""
     if not names or not isinstance(value, dict):
         return value
