@@ -36,38 +36,36 @@ def elect_leaders(view: View, request: ElectLeadersRequest) -> Deciding:
         result = ReplicaElectionResult(topic=name)
         for index in dict.fromkeys(indexes):
             yield
-            error = _elect(view, name, index, election, records)
-            if wanted is not None or error is None or error.code is not ErrorCode.ELECTION_NOT_NEEDED:
-                result.partition_result.append(_result(index, error))
+            answer = PartitionResult(partition_id=index, error_message=None)
+            try:
+                records.append(_elect(view, name, index, election))
+            except KafkaError as error:
+                if wanted is None and error.code is ErrorCode.ELECTION_NOT_NEEDED:
+                    continue
+                answer.error_code, answer.error_message = error.code, error.message
+            result.partition_result.append(answer)
         results.append(result)
     return Decision(records, ElectLeadersResponse(replica_election_results=results))
 
 
-def _result(index: int, error: KafkaError | None) -> PartitionResult:
-    if error is None:
-        return PartitionResult(partition_id=index, error_message=None)
-    return PartitionResult(partition_id=index, error_code=error.code, error_message=error.message or None)
-
-
-def _elect(view: View, name: str, index: int, election: Election, records: list[Message]) -> KafkaError | None:
+def _elect(view: View, name: str, index: int, election: Election) -> PartitionChangeRecord:
+    """Raises KafkaError."""
     topic = view.image.topic(name)
     partition = None if topic is None else topic.partitions.get(index)
     if topic is None or partition is None:
         what = f"topic as {name}" if topic is None else f"partition as {name}-{index}"
-        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such {what}")
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such {what}")
     is_preferred = election is Election.PREFERRED
     if partition.leader == partition.replicas[0] if is_preferred else partition.leader >= 0:
-        return KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
+        raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
     record = _elected(view, Place(topic, index, partition), election)
+    if record is None and is_preferred:
+        raise KafkaError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "The preferred leader was not available.")
     if record is None:
-        if is_preferred:
-            return KafkaError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "The preferred leader was not available.")
-        return KafkaError(
-            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-            "Eligible topic partition leaders are not available.",
+        raise KafkaError(
+            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "Eligible topic partition leaders are not available."
         )
-    records.append(record)
-    return None
+    return record
 
 
 def _elected(view: View, place: Place, election: Election) -> PartitionChangeRecord | None:
