@@ -404,7 +404,7 @@ class Process:
         def answer(data: PartitionData) -> None:
             is_left_out = is_incremental and not target.is_news(data)
             if not is_left_out:
-                target.told(data)
+                target.note(data)
                 data.records = self._cut(bytes(data.records or b""))
             topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[data])
             session_id = 0 if session is None else session.session_id
