@@ -4,8 +4,8 @@ Both coordinators run on this. A shard's life follows the leadership of its part
 is first needed, under the partition's leader epoch, and unloaded when this broker resigns. It serves when everything
 that was read is committed. `coordinator.outcome` has the contract between the two.
 
-After an append that failed half way nobody knows whether its records are in the log. They are not applied. When the
-log has been repaired, the shard is loaded anew and has what the log has.
+After an append that failed half way nobody knows whether its records are in the log. They are not applied, and nothing
+else is written. When the log has been repaired, the shard is loaded anew and has what the log has.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from oncelog.server.broker import Broker
 
 OPEN_RETRY_MS: Final = 1_000
+RELOAD_MS: Final = 1_000
+"""Between looks whether a log that has failed is repaired."""
 
 E = TypeVar("E")
 S = TypeVar("S", bound=Shard[object])
@@ -107,6 +109,18 @@ class CoordinatorRuntime(Generic[S, E]):
                 self._broker.later(OPEN_RETRY_MS, lambda: self._load_when_it_opens(index))
         else:
             self._errors.clear(index)
+
+    def _reload_later(self, live: LiveShard[S]) -> None:
+        """Also if nobody asks for it: a decision that is in the log has to be carried out."""
+        self._broker.later(RELOAD_MS, lambda: self._reload(live))
+
+    def _reload(self, live: LiveShard[S]) -> None:
+        if self._live.get(live.index) is not live:
+            return
+        if live.partition.log.has_failed:
+            self._reload_later(live)
+        else:
+            self._load_when_it_opens(live.index)
 
     def with_data(self) -> set[int]:
         """The partitions that this broker leads and that have records."""
@@ -249,6 +263,12 @@ class CoordinatorRuntime(Generic[S, E]):
             self.deliver(outcome)
             settled()
             return
+        if live.is_stale:
+            # What it decides may contradict what is in the log, and the append would repair that and go on behind it.
+            message = f"{live.partition.topic_partition} is read again once its log is repaired"
+            self._fail(live, outcome, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message))
+            settled()
+            return
         hit(self._before_append)
         try:
             info = append_records(
@@ -302,7 +322,9 @@ class CoordinatorRuntime(Generic[S, E]):
         # When another broker takes over, all that is in flight ends here, and clients go to the next coordinator.
         level = logging.WARNING if live.leads_still else logging.DEBUG
         self._log.log(level, "%s: records were not written: %s", live.partition.topic_partition, error)
-        live.is_stale |= live.partition.log.has_failed
+        if live.partition.log.has_failed and not live.is_stale:
+            live.is_stale = True
+            self._reload_later(live)
         instead = live.shard.append_failed(outcome, error.code, error.message, self._broker.steady_ms())
         self.write(live, instead)
 

@@ -151,6 +151,28 @@ def test_a_decision_that_an_append_left_behind_is_carried_out_once_the_log_is_re
 
 
 @pytest.mark.parametrize("settings", [{**SETTINGS, "oncelog.acks.fsync": "false"}])
+@pytest.mark.parametrize("asks", [True, False])
+def test_nothing_is_written_behind_a_decision_that_an_append_left_behind(node: BrokerInProcess, asks: bool) -> None:
+    """It is carried out, also if nobody asks for it."""
+    producer = Producer(node, "x")
+    producer.init()
+    producer.produce("t", b"a")
+    where = TopicPartition(TRANSACTION_STATE_TOPIC, node.broker.transactions.partition_of("x"))
+    log = node.broker.partitions.get(*where).log
+    failpoints.arm("log.append.after_write", no_space)
+    assert producer.end(True).value.error_code == ErrorCode.NOT_COORDINATOR
+    failpoints.disarm_all()
+    end_offset = log.log_end_offset
+    if asks:
+        assert producer.end(False).value.error_code == ErrorCode.NOT_COORDINATOR
+    assert log.log_end_offset == end_offset
+    node.clock.advance_ms(2 * REPAIR_CHECK_INTERVAL_MS + 1)
+    assert log.log_end_offset == end_offset + 2, "PrepareCommit, CompleteCommit"
+    (described,) = node.send(describe(), 0).value.transaction_states
+    assert described.transaction_state == "CompleteCommit"
+
+
+@pytest.mark.parametrize("settings", [{**SETTINGS, "oncelog.acks.fsync": "false"}])
 def test_a_load_ends_when_the_broker_resigns_meanwhile(node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     node.until(node.broker.internal_topic(GROUP_METADATA_TOPIC))
     monkeypatch.setattr(shard_log, "LOAD_SLICE_RECORDS", 1)

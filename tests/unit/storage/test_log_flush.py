@@ -342,3 +342,19 @@ def test_log_that_was_closed_without_its_indexes_was_not_closed_cleanly(
     monkeypatch.setattr(Durability, "_write_all", no_space)
     assert log.close() is False
     assert (log.durable_offset, log.recovery_point) == (1, 0)
+
+
+def test_a_flush_that_was_overtaken_by_a_cut_vouches_for_nothing(tmp_path: Path) -> None:
+    """What is appended after the cut was not there when the files were synced."""
+    log = new_log(tmp_path, SMALL)
+    for _ in range(9):
+        append(log)
+    work = log.prepare_flush()
+    assert work is not None
+    log.truncate_to(4, now_ms=NOW_MS)
+    for _ in range(9):
+        append(log)
+    work.run()
+    log.finish_flush(work)
+    assert log.recovery_point <= 4
+    assert log.durable_offset <= 4

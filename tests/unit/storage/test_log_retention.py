@@ -13,6 +13,7 @@ from oncelog.storage.deletions import DeletionQueue
 from oncelog.storage.file_cache import FileCache
 from oncelog.storage.log import SEGMENTS_DELETED_AT_ONCE_MAX, Log, LogPlace
 from oncelog.storage.log_config import LogConfig
+from oncelog.storage.retention import delete_old_segments
 from tests.unit.storage.cleaner_harness import read_committed
 from tests.unit.storage.log_harness import (
     NOW_MS,
@@ -257,3 +258,15 @@ def test_leader_epochs_fit_a_log_whose_records_were_deleted(
     assert log.leader_epochs.entries == ([(1, 4), (3, 5)] if before == 4 else [(3, before)])
     assert [record.message for record in caplog.records if "leader epochs" in record.message] == []
     assert append(log, epoch=5).first_offset == 9
+
+
+def test_segments_that_reach_beyond_the_high_watermark_stay(tmp_path: Path) -> None:
+    """With followers, or with the disk waited for, it trails the end. The log start must never pass it."""
+    log = new_log(tmp_path, CONFIG)
+    while len(log.segments) < 8:
+        append(log)
+    committed = log.segments[2].base_offset + 1
+    assert delete_old_segments(log, NOW_MS, high_watermark=committed) == 2
+    assert log.segments[0].base_offset == log.log_start_offset < committed
+    assert delete_old_segments(log, NOW_MS, high_watermark=committed) == 0
+    assert delete_old_segments(log, NOW_MS, high_watermark=log.log_end_offset) > 0

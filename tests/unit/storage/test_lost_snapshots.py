@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from oncelog.core import failpoints
 from oncelog.core.errors import KafkaError
 from oncelog.storage.log import Log, LogPlace
+from oncelog.storage.producer_entry import BATCHES_RETAINED_MAX
 from oncelog.storage.snapshot_files import SNAPSHOT_SUFFIX
 from tests.unit.storage.cleaner_harness import COMPACTED, clean, compacted_log, keyed, put
 from tests.unit.storage.damage import Damage
@@ -154,3 +156,24 @@ def test_nothing_is_deleted_while_the_snapshot_cannot_be_written(
     log.delete_records(base)
     assert log.segments[0].base_offset == base
     assert is_duplicate_after_a_kill(log)
+
+
+def test_a_snapshot_is_on_disk_before_the_batches_that_it_stands_for_go(tmp_path: Path) -> None:
+    log = three_segments(tmp_path)
+    base = log.segments[2].base_offset
+    assert base in log.files.snapshots.unsynced, "a roll does not wait for the disk"
+    waiting: list[bool] = []
+    failpoints.arm("log.delete.before_rename", lambda: waiting.append(base in log.files.snapshots.unsynced))
+    log.delete_records(base)
+    failpoints.disarm_all()
+    assert waiting == [False, False]
+
+
+def test_a_snapshot_that_is_made_later_is_the_one_that_was_lost(tmp_path: Path) -> None:
+    """It knows nothing of batches from its offset on, not even of the first."""
+    log = new_log(tmp_path)
+    for sequence in range(13):
+        append(log, batch(producer_id=PRODUCER, producer_epoch=0, base_sequence=sequence))
+    base = log.segments[1].base_offset
+    assert log.log_end_offset - base < BATCHES_RETAINED_MAX
+    assert log.producer_state.take_earlier_snapshot(base) == log.files.snapshots.read(base)
