@@ -33,13 +33,23 @@ class Blocking:
         self._pid = os.getpid()
         self._thread = loop.background()
 
-    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        if os.getpid() != self._pid:
-            coroutine.close()
+    def _is_at_home(self) -> bool:
+        """Not in a child of the process that has made it: the connections and their threads are the parent's."""
+        return os.getpid() == self._pid
+
+    def _check_process(self) -> None:
+        if not self._is_at_home():
             raise IllegalState(
                 f"this {type(self).__name__} was made in process {self._pid}: give the child process its configuration "
                 "and make a new one there"
             )
+
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        try:
+            self._check_process()
+        except IllegalState:
+            coroutine.close()
+            raise
         return self._thread.run(coroutine)
 
     def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -52,7 +62,7 @@ class Blocking:
 
     def close(self) -> None:
         """Close the connections. Calls that still wait end with ConnectionLost."""
-        if os.getpid() == self._pid:
+        if self._is_at_home():
             self._run(self._shut_down())
 
     async def _shut_down(self) -> None:

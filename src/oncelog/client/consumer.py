@@ -313,7 +313,7 @@ class Consumer(Blocking):
 
     def close(self) -> None:
         """Commit if enable.auto.commit is on, leave the group, close the connections."""
-        if not self._closed:
+        if not self._closed and self._is_at_home():
             self._closed = True
             try:
                 self._give_up()

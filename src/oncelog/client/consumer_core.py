@@ -109,8 +109,8 @@ class ConsumerCore:
 
     async def step(self, deadline: Deadline, take: Take) -> Rebalance | None:
         """Until `take` took something or the deadline is over. A Rebalance is to be handled before the next step."""
-        self._check_open()
         while True:
+            self._check_open()
             if self.member is not None:
                 self.member.polled()
             self._changed.clear()
@@ -391,6 +391,7 @@ class ConsumerCore:
 
     async def close(self) -> None:
         self._closed = True
+        self._changed.set()
         await self.leave("the consumer was closed")
         await self._tasks.close()
         await self.cluster.close()

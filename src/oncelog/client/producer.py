@@ -213,6 +213,7 @@ class Producer(Blocking):
         """Queue a record. Raises KafkaError, BufferExhausted after `max.block.ms`, or what the transaction is in."""
         if on_delivery is not None and not callable(on_delivery):
             raise TypeError(f"on_delivery is a {type(on_delivery).__name__}: give a function")
+        self._check_process()
         appender = self._appender
         raw_key, raw_value, raw_headers, stamp = appender.prepare(topic, value, key, headers, timestamp_ms)
         count = appender.known_partition_count(topic)
@@ -244,6 +245,7 @@ class Producer(Blocking):
         """Queue the rows of Arrow columns, partitioned by key. One future per batch. Needs the extra `client`."""
         import oncelog.client.columns  # noqa: F401  # before the topic is asked for, which may create it
 
+        self._check_process()
         check_topic(topic)
         deadline = Deadline(self.settings.max_block_ms)
         count = self._appender.known_partition_count(topic) or self._run(self.cluster.partition_count(topic, deadline))
@@ -279,14 +281,14 @@ class Producer(Blocking):
         self.begin_transaction()
         try:
             yield self
-            self.commit_transaction()
+            self._run(self.core.commit_at_end())
         except BaseException:
             self._run(self.core.abort_if_possible())
             raise
 
     def close(self, timeout_ms: float = CLOSE_TIMEOUT_MS) -> None:
         """Deliver what is waiting, abort an open transaction, close the connections. Bounded by the timeout."""
-        if not self._closed:
+        if not self._closed and self._is_at_home():
             self._closed = True
             self._run(self.core.close(timeout_ms))
 
@@ -368,7 +370,7 @@ class AsyncProducer:
         await self.begin_transaction()
         try:
             yield self
-            await self.commit_transaction()
+            await self.core.commit_at_end()
         except BaseException:
             await self.core.abort_if_possible()
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 from oncelog.client.cluster import Cluster
 from oncelog.client.errors import AbortableError, ErrorCode, IllegalState, KafkaError, TransactionError
@@ -28,6 +28,7 @@ class ProducerCore:
         self.state = self.transactions.state
         self.sender = Sender(cluster, config, self.partitioner, self if config.transactional_id else None)
         self._turn = asyncio.Lock()
+        self._closed = False
         self._adding: asyncio.Task[None] | None = None
         self._refreshing = asyncio.create_task(self._keep_metadata_fresh())
 
@@ -68,6 +69,8 @@ class ProducerCore:
     @contextlib.asynccontextmanager
     async def _transactional(self) -> AsyncIterator[ProducerTransactions]:
         """Around a call that is about transactions: one at a time."""
+        if self._closed:
+            raise IllegalState("this producer is closed")
         if not self.config.transactional_id:
             raise IllegalState("this producer is not transactional: set transactional.id")
         async with self._turn:
@@ -95,6 +98,10 @@ class ProducerCore:
 
         Give the consumer's `group_metadata()`, so that a consumer that lost its partitions cannot commit.
         """
+        if not isinstance(offsets, Mapping):
+            raise TypeError(f"offsets are a {type(offsets).__name__}: give a dict of the next offset by TopicPartition")
+        if not isinstance(group, GroupMetadata | str):
+            raise TypeError(f"the group is a {type(group).__name__}: give the group_metadata() of the consumer")
         async with self._transactional() as transactions:
             await transactions.add_offsets(group, offsets)
 
@@ -110,6 +117,15 @@ class ProducerCore:
         """Throw away what was sent since `begin_transaction`; call it after an AbortableError."""
         async with self._transactional():
             await self._abort()
+
+    async def commit_at_end(self) -> None:
+        """Commit at the end of a block that commits by itself."""
+        if self.config.transactional_id and self.state.current is State.READY:
+            raise IllegalState(
+                "the transaction has ended within the block that commits it: leave commit_transaction() and "
+                "abort_transaction() out; an error that the block raises aborts it"
+            )
+        await self.commit_transaction()
 
     async def abort_if_possible(self) -> None:
         """Abort after an error. A failure to abort is not raised, because the first error is the one to report."""
@@ -145,6 +161,10 @@ class ProducerCore:
         After a crash call it before `init_transactions`, which aborts what is open. Raises AbortableError if the
         transaction is lost, because its coordinator aborted it meanwhile. After TimedOut call it again.
         """
+        if not isinstance(prepared, PreparedTransaction):
+            raise TypeError(
+                f"{prepared!r} is no PreparedTransaction: PreparedTransaction.parse() makes one of its name"
+            )
         async with self._transactional() as transactions:
             if prepared.transactional_id != self.config.transactional_id:
                 raise IllegalState(
@@ -174,6 +194,7 @@ class ProducerCore:
 
     async def close(self, timeout_ms: float) -> None:
         """Deliver what is waiting, abort an open transaction, and close the connections."""
+        self._closed = True
         reason = KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, "the producer was closed")
         try:
             async with asyncio.timeout(timeout_ms / 1000):

@@ -94,7 +94,7 @@ TRANSITIONS: Final[dict[State, dict[Event, State]]] = {
 
 ADVICE: Final[dict[State, str]] = {
     State.UNINITIALISED: "call init_transactions() first",
-    State.READY: "call begin_transaction() first",
+    State.READY: "begin_transaction() comes next",
     State.IN_TRANSACTION: "commit or abort the open transaction first",
     State.PREPARED: "call complete(), commit_transaction() or abort_transaction() first",
     State.COMMITTING: "the commit's outcome is not known yet: call commit_transaction() again",

@@ -19,8 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-MESSAGE_BYTES_MAX: Final = 1 << 20
-_DESCRIPTORS: Final = 4
+_DESCRIPTORS: Final = 5
 PAUSE_MS: Final = 500
 """After the first broker, before what others do not import themselves: the first and its test need the cores."""
 _PROGRAM: Final = "oncelog.server.main"
@@ -65,18 +64,18 @@ class Forking:
                 return
 
     def _launch(self) -> bool:
-        message, descriptors, _, _ = socket.recv_fds(self._connection, MESSAGE_BYTES_MAX, _DESCRIPTORS)
+        message, descriptors, _, _ = socket.recv_fds(self._connection, 1, _DESCRIPTORS)
         if not message:
             return False
         if self._has_launched:
             self._import_rest()
-        *streams, status = descriptors
+        start, *streams, status = descriptors
         launcher_pid = os.getpid()
         pid = os.fork()
         if pid == 0:
             _end_with(launcher_pid)
-            self._become_broker(json.loads(message), streams)
-        for descriptor in streams:
+            self._become_broker(start, streams)
+        for descriptor in (start, *streams):
             os.close(descriptor)
         self._statuses[pid] = status
         self._has_launched = True
@@ -92,9 +91,10 @@ class Forking:
             _import_handlers()
             self._has_everything = True
 
-    def _become_broker(self, given: dict[str, Any], streams: Sequence[int]) -> NoReturn:
+    def _become_broker(self, start: int, streams: Sequence[int]) -> NoReturn:
         code = 1
         try:
+            given: dict[str, Any] = json.loads(os.pread(start, os.fstat(start).st_size, 0))
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)

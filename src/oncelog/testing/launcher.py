@@ -3,9 +3,9 @@
 This is the owner's side, `forking` the program of that process. Both import as little as they can before the first
 broker runs: a test waits for it.
 
-The launcher gets a message per broker over a socket: what to start, environment and folder, with descriptors for its
-standard streams and one on which it writes the exit code. It ends when its owner does, and its brokers end with it:
-they are told by the kernel, and they are of its process group, which the janitor kills. Linux only.
+The launcher gets a message per broker over a socket: descriptors of a file with what to start, environment and folder,
+of its standard streams, and one on which it writes the exit code. It ends when its owner does, and its brokers end
+with it: they are told by the kernel, and they are of its process group, which the janitor kills. Linux only.
 """
 
 from __future__ import annotations
@@ -97,26 +97,28 @@ class Launcher:
         stdin_read, stdin_write = os.pipe()
         stdout_read, stdout_write = os.pipe()
         status_read, status_write = os.pipe()
-        message = json.dumps({"start": start, "environment": dict(os.environ), "folder": str(Path.cwd())})
-        given = [stdin_read, stdout_write, stderr, status_write]
+        what = os.memfd_create("what-to-start")  # an environment may be larger than a message of a socket
+        given = [what, stdin_read, stdout_write, stderr, status_write]
         try:
+            asked = {"start": start, "environment": dict(os.environ), "folder": str(Path.cwd())}
+            os.write(what, json.dumps(asked).encode())
             with self._lock:
-                pid = self._ask(message.encode(), given)
+                pid = self._ask(given)
         except BaseException:
             self._end()
             for descriptor in (stdin_write, stdout_read, status_read):
                 os.close(descriptor)
             raise
         finally:
-            for descriptor in (stdin_read, stdout_write, status_write):
+            for descriptor in (what, stdin_read, stdout_write, status_write):
                 os.close(descriptor)
         return LaunchedProcess(pid, os.fdopen(stdin_write, "w"), os.fdopen(stdout_read), status_read)
 
-    def _ask(self, message: bytes, descriptors: Sequence[int]) -> int:
+    def _ask(self, descriptors: Sequence[int]) -> int:
         for is_last in (False, True):
             connection = self._socket if self._socket is not None else self._start()
             try:
-                socket.send_fds(connection, [message], descriptors)
+                socket.send_fds(connection, [b"!"], descriptors)
                 answer = connection.recv(64)
             except (BrokenPipeError, ConnectionResetError):
                 answer = b""

@@ -24,6 +24,8 @@ C = TypeVar("C")
 ClientSettings = Callable[[], Mapping[str, Any]]
 """Settings of a client, asked for anew by each wait: some brokers of a cluster may be down."""
 POLL_S: Final = 0.01
+LAST_LOOK_S: Final = 0.2
+"""For an answer that is asked for just before the time is over, and for the client to say what it has waited for."""
 TIMEOUT_S: Final = 30.0
 _ENDED: Final = ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
 _NOT_YET: Final = (
@@ -48,12 +50,15 @@ async def wait_until(look: Callable[[], Awaitable[T]], wanted: Callable[[T], obj
     import asyncio
 
     deadline_s = time.monotonic() + timeout_s
+    found: object = "no answer"
     while True:
-        found: object
         try:
-            found = value = await look()
+            async with asyncio.timeout(max(0.0, deadline_s - time.monotonic()) + LAST_LOOK_S):
+                found = value = await look()
             if wanted(value):
                 return value
+        except TimeoutError:
+            pass
         except KafkaError as error:
             if error.code not in RETRIABLE and error.code not in _NOT_YET:
                 raise
@@ -128,7 +133,8 @@ class AsyncWaits:
         from oncelog.client.admin import AsyncAdmin
 
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        async with AsyncAdmin.connect(self._settings()) as admin:
+        settings = {**self._settings(), "default.api.timeout.ms": max(1, int(limit_s * 1000))}
+        async with AsyncAdmin.connect(settings) as admin:
             return await wait_until(lambda: look(admin), wanted, what, limit_s)
 
 

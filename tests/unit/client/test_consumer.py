@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -458,6 +459,18 @@ def test_a_closed_consumer_says_so(servers: str, full_topic: str, unique: Any) -
     for call in calls:
         with pytest.raises(IllegalState, match="this consumer is closed"):
             call()
+
+
+def test_a_poll_ends_when_another_thread_closes_the_consumer(servers: str, topic: str) -> None:
+    client = Consumer({"bootstrap.servers": servers})
+    client.assign(both(topic))
+    with ThreadPoolExecutor(1) as threads:
+        polling = threads.submit(client.poll, 30_000)
+        with pytest.raises(TimeoutError):
+            polling.result(0.3)
+        client.close()
+        with pytest.raises(IllegalState, match="this consumer is closed"):
+            polling.result(2)
 
 
 def test_a_pattern_takes_all_topics_that_match(consumer: Any, module_admin: Admin, unique: Any) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -331,9 +333,44 @@ def test_calls_out_of_order_are_refused_with_advice(make: Any, topic: str, uniqu
         client.send(topic, "x")
     with pytest.raises(IllegalState):
         client.commit_transaction()
+    with pytest.raises(IllegalState, match=r"while ready: begin_transaction\(\) comes next"):
+        client.init_transactions()
     client.begin_transaction()
     with pytest.raises(IllegalState):
         client.begin_transaction()
+    client.close()
+    with pytest.raises(IllegalState, match="this producer is closed"):
+        client.begin_transaction()
+
+
+@pytest.mark.parametrize("name", ["commit_transaction", "abort_transaction"])
+def test_a_block_that_has_ended_its_transaction_says_so(make: Any, topic: str, unique: Any, name: str) -> None:
+    client = make(unique("txn"))
+    client.init_transactions()
+    with pytest.raises(IllegalState, match="has ended within the block that commits it"), client.transaction():
+        client.send(topic, "x")
+        getattr(client, name)()
+
+
+def test_a_forked_child_cannot_use_a_producer_and_need_not_close_it(servers: str, topic: str) -> None:
+    program = f"""
+import os
+from oncelog.client import Producer
+with Producer({{"bootstrap.servers": {servers!r}}}) as producer:
+    producer.send({topic!r}, "of the parent").result(20)
+    child = os.fork()
+    if not child:
+        try:
+            producer.send({topic!r}, "of the child")
+        except Exception as error:
+            print(type(error).__name__, error, flush=True)
+if child:
+    os.waitpid(child, 0)
+    print("closed by both")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert "IllegalState this Producer was made in process" in done.stdout and "closed by both" in done.stdout
+    assert done.returncode == 0 and not done.stderr, done.stderr
 
 
 def test_closing_aborts_an_open_transaction(servers: str, reading: Reading, topic: str, unique: Any) -> None:

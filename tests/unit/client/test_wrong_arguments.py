@@ -176,6 +176,25 @@ def test_a_consumer_refuses_at_once_what_no_poll_could_read(
         assert client.poll() == []
 
 
+TRANSACTIONAL = [
+    (lambda client: client.send_offsets_to_transaction({PLACE: 1}, None), "the group is a NoneType: give the group_m"),
+    (lambda client: client.send_offsets_to_transaction([PLACE], "g"), "offsets are a list: give a dict"),
+    (lambda client: client.complete("1:0:2:shop"), r"PreparedTransaction.parse\(\) makes one"),
+]
+
+
+@pytest.mark.parametrize(("call", "text"), TRANSACTIONAL, ids=[row[1] for row in TRANSACTIONAL])
+def test_a_transactional_producer_refuses_what_is_not_meant_for_it(
+    servers: str, unique: Any, call: Callable[[Producer], None], text: str
+) -> None:
+    with Producer({"bootstrap.servers": servers, "transactional.id": unique("txn")}) as client:
+        client.init_transactions()
+        client.begin_transaction()
+        with pytest.raises(TypeError, match=text):
+            call(client)
+        client.commit_transaction()
+
+
 def test_the_protocol_of_groups_is_no_choice(servers: str) -> None:
     with pytest.raises(ConfigurationError, match=r"group\.protocol: .*classic protocol"):
         Consumer({"bootstrap.servers": servers, "group.id": "g", "group.protocol": "consumer"})

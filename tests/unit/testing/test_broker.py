@@ -7,13 +7,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import oncelog.testing
 from oncelog.client.admin_configs import ConfigResource, ResourceType
-from oncelog.testing import BrokerProcess
+from oncelog.testing import BrokerProcess, TimedOut
 from oncelog.testing.launcher import LaunchedProcess
 
 
@@ -104,3 +105,24 @@ def test_a_fork_and_the_command_line_start_the_same(tmp_path: Path) -> None:
         assert broker.stop() == 0
         described.append({name: entry.value for name, entry in found.items()})
     assert described == [{"num.partitions": "3", "auto.create.topics.enable": "false", "log.retention.ms": "60000"}] * 2
+
+
+def test_a_wait_ends_in_time_although_nothing_answers() -> None:
+    with oncelog.testing.broker() as process:
+        started_s = time.monotonic()
+        with pytest.raises(TimedOut, match=r"records in missing-0 did not come within 0\.5 s; last seen: .*missing"):
+            process.wait.records("missing", 1, timeout_s=0.5)
+        process.pause()
+        with pytest.raises(TimedOut, match=r"last seen: .*no answer"):
+            process.wait.group_stable("g", timeout_s=0.5)
+        process.kill()
+        with pytest.raises(TimedOut, match=r"last seen: .*no broker of"):
+            process.wait.transaction_ended("t", timeout_s=0.5)
+        assert time.monotonic() - started_s < 10
+
+
+def test_the_environment_may_be_larger_than_a_message_of_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(8):
+        monkeypatch.setenv(f"LARGE_{number}", "x" * 100_000)
+    with oncelog.testing.broker() as broker:
+        assert broker.create_topic()
