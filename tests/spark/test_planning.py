@@ -13,6 +13,8 @@ from oncelog.spark.micro_batch import SourceRange, source_range
 from oncelog.spark.offsets import NOT_STARTED, Offsets, StreamOffset, from_wire, merge, parse_source_offset, to_wire
 from oncelog.spark.planning import (
     TASK_OFFSETS,
+    TASK_OFFSETS_MIN,
+    TASK_RANGES,
     TASKS_ALONE,
     OffsetRange,
     bounds_text,
@@ -145,9 +147,12 @@ def sizes_of_groups(sizes: list[int]) -> list[list[int]]:
 
 def test_small_ranges_of_many_partitions_share_tasks() -> None:
     """A thousand tasks of five records take minutes on a small machine."""
-    groups = sizes_of_groups([5] * 1000)
+    groups = sizes_of_groups([500] * 1000)
     assert TASKS_ALONE <= len(groups) < 2 * TASKS_ALONE
-    assert max(map(sum, groups)) <= 5 * 1000 // TASKS_ALONE
+    assert max(map(sum, groups)) <= 500 * 1000 // TASKS_ALONE
+    # With less for each of so many tasks, their start would cost more than all the rest.
+    assert [len(group) for group in sizes_of_groups([1] * 1000)] == [TASK_RANGES] * 10
+    assert [sum(group) for group in sizes_of_groups([100] * 100)] == [TASK_OFFSETS_MIN] * 10
 
 
 def test_a_range_that_is_worth_a_task_has_one() -> None:
@@ -155,5 +160,5 @@ def test_a_range_that_is_worth_a_task_has_one() -> None:
     assert sizes_of_groups([TASK_OFFSETS] * 100) == [[TASK_OFFSETS]] * 100
     uneven = sizes_of_groups([1_000_000, *[1] * 999])
     assert uneven[0] == [1_000_000]
-    assert len(uneven) == 2
+    assert len(uneven) == 11
     assert sizes_of_groups([]) == []

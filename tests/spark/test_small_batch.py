@@ -18,6 +18,7 @@ from oncelog.spark.small_batch import (
     COLUMN_BYTES_MIN,
     LARGE_RUN,
     TOO_LONG,
+    TOO_MANY,
     Limits,
     NotSmall,
     SmallBatches,
@@ -73,9 +74,11 @@ def test_a_table_that_was_cut_is_not_taken() -> None:
     allowed = Limits(rows=2, column_bytes=4)
     fitting = pa.table({"key": pa.array([None, b"1234"]), "value": pa.array([b"1234", None]), "partition": [1, 70000]})
     assert checked(fitting, allowed) == fitting
-    assert checked(fitting.append_column(TOO_LONG, [[False, False]]), allowed) == fitting
+    flagged = fitting.append_column(TOO_LONG, [[False, False]]).append_column(TOO_MANY, [[False, False]])
+    assert checked(flagged, allowed) == fitting
+    assert checked(pa.concat_tables([fitting] * 9), allowed).num_rows == 18, "of nine tasks"
     for cut in (
-        pa.table({"value": [b"1", b"2", b"3"]}),
+        fitting.append_column(TOO_MANY, [[False, True]]),
         pa.table({"value": [b"12345"]}),
         pa.table({"key": [b"12345"], "value": [b"1"]}),
         pa.table({"topic": ["ääää"], "value": [b"1"]}),
@@ -94,6 +97,37 @@ def test_after_a_large_batch_the_next_ones_are_not_tried() -> None:
     assert small.may_be_small(batch(4 + LARGE_RUN, 10))
 
 
+@pytest.fixture
+def modes(monkeypatch: pytest.MonkeyPatch) -> list[write_job.WriteMode]:
+    """How tasks have written, where it was not the driver."""
+    seen: list[write_job.WriteMode] = []
+    honest = write_job.run_orders
+
+    def noting(frame: Any, columns: Any, orders: write_job.TaskOrders) -> write_job.Written:
+        seen.append(orders.mode)
+        return honest(frame, columns, orders)
+
+    monkeypatch.setattr(write_job, "run_orders", noting)
+    return seen
+
+
+@pytest.mark.spark
+def test_few_records_of_many_partitions_are_written_by_the_driver(
+    pipeline: Pipeline, modes: list[write_job.WriteMode]
+) -> None:
+    """All tasks together hand over more rows than each of them may."""
+    partitions, each = 12, 20
+    pipeline.kafka.grow(pipeline.source, partitions)
+    allowed = limits([each] * partitions, partitions, columns=2)
+    assert allowed is not None
+    assert each < allowed.rows < partitions * each
+    for partition in range(partitions):
+        pipeline.kafka.send(pipeline.source, [b"a"] * each, partition=partition)
+    pipeline.run()
+    assert modes == []
+    assert len(pipeline.kafka.read(pipeline.target)) == partitions * each
+
+
 HEADERS = "array(struct('h' as key, cast(repeat('x', 200000) as binary) as value)) as headers"
 
 
@@ -108,16 +142,8 @@ HEADERS = "array(struct('h' as key, cast(repeat('x', 200000) as binary) as value
     ids=["many rows", "long values", "long headers"],
 )
 def test_few_records_that_become_much_are_written_by_tasks_at_the_first_attempt(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, columns: list[str], count: int
+    pipeline: Pipeline, modes: list[write_job.WriteMode], columns: list[str], count: int
 ) -> None:
-    modes: list[write_job.WriteMode] = []
-    honest = write_job.run_orders
-
-    def noting(frame: Any, columns: Any, orders: write_job.TaskOrders) -> write_job.Written:
-        modes.append(orders.mode)
-        return honest(frame, columns, orders)
-
-    monkeypatch.setattr(write_job, "run_orders", noting)
     pipeline.kafka.send(pipeline.source, [b"a", b"b"], partition=0)
     pipeline.settings["batch_attempts"] = 1
     pipeline.run(pipeline.read().selectExpr(*columns))

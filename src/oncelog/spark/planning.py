@@ -19,6 +19,9 @@ DIGEST = "sha256:"
 TASKS_ALONE = 64
 """A batch may have this many tasks however few records each of them reads: enough for as many cores."""
 TASK_OFFSETS = 10_000
+TASK_OFFSETS_MIN = 1000
+TASK_RANGES = 100
+"""Beyond that, what a task reads is worth its start at least, either by its records or by its ranges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +81,11 @@ def group_ranges(ranges: list[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
     """
     if len(ranges) <= TASKS_ALONE:
         return [(one,) for one in ranges]
-    wanted = min(TASK_OFFSETS, sum(one.size for one in ranges) // TASKS_ALONE)
+    wanted = min(TASK_OFFSETS, max(TASK_OFFSETS_MIN, sum(one.size for one in ranges) // TASKS_ALONE))
     groups: list[list[OffsetRange]] = [[]]
     size = 0
     for one in ranges:
-        if groups[-1] and size + one.size > wanted:
+        if groups[-1] and (size + one.size > wanted or len(groups[-1]) == TASK_RANGES):
             groups.append([])
             size = 0
         groups[-1].append(one)

@@ -36,6 +36,8 @@ COLUMN_BYTES_MIN = 256
 LARGE_RUN = 50
 """After a batch that was not small, this many are not tried as small ones."""
 TOO_LONG = "oncelog_too_long"
+TOO_MANY = "oncelog_too_many"
+"""True in the one row that a task hands over beyond what is allowed."""
 _TASK_ROW_BITS = (1 << 33) - 1
 """The bits of Spark's monotonically increasing id that number the row within its task."""
 
@@ -46,6 +48,7 @@ class NotSmall(Exception):
 
 class Limits(NamedTuple):
     rows: int
+    """Of each task."""
     column_bytes: int
 
 
@@ -98,30 +101,32 @@ class SmallBatches:
 
 def checked(table: pa.Table, allowed: Limits) -> pa.Table:
     """Raises NotSmall for a table that was cut."""
-    if table.num_rows > allowed.rows:
-        raise NotSmall
     for name in table.schema.names:
         column = table.column(name)
-        if name == TOO_LONG:
+        if name in (TOO_LONG, TOO_MANY):
             cut = pc.any(column).as_py()
         else:
             sized = name in ("key", "value", "topic")
             cut = sized and (pc.max(pc.binary_length(column)).as_py() or 0) > allowed.column_bytes
         if cut:
             raise NotSmall
-    return table.drop_columns([TOO_LONG]) if TOO_LONG in table.schema.names else table
+    return table.drop_columns([name for name in (TOO_LONG, TOO_MANY) if name in table.schema.names])
 
 
 def _few(allowed: Limits) -> Column:
+    return _row_of_task() <= allowed.rows
+
+
+def _row_of_task() -> Column:
     from pyspark.sql import functions as sf
 
-    return sf.monotonically_increasing_id().bitwiseAND(sf.lit(_TASK_ROW_BITS)) <= allowed.rows
+    return sf.monotonically_increasing_id().bitwiseAND(sf.lit(_TASK_ROW_BITS))
 
 
 def _short(columns: Mapping[str, Column], allowed: Limits) -> list[Column]:
     from pyspark.sql import functions as sf
 
-    short = []
+    short = [(_row_of_task() == allowed.rows).alias(TOO_MANY)]
     for name, column in columns.items():
         if name == "headers":
             fits = _headers_bytes() <= allowed.column_bytes
