@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 import time
@@ -197,11 +198,16 @@ class Looking:
     def nodes(self) -> Iterator[Node]:
         zookeeper = self._cluster.zookeeper
         if zookeeper is not None:
-            log = str(zookeeper.folder / "server.log")
-            if zookeeper.running:
-                yield Node(ZOOKEEPER, zookeeper.address, zookeeper.pid, log=log)
-            else:
-                yield Node(ZOOKEEPER, zookeeper.address, None, "has ended", log=log)
+            code = zookeeper.exit_code
+            yield Node(
+                ZOOKEEPER,
+                zookeeper.address,
+                zookeeper.pid if code is None else None,
+                None if code is None else _how(code),
+                code is not None and _listens(zookeeper.address),
+                shlex.join(zookeeper.command),
+                str(zookeeper.folder / "server.log"),
+            )
         for name, process in self._cluster.nodes.items():
             if not process.running and name not in self._ended:
                 self._ended[name] = _how(process.wait_for_exit(1))
