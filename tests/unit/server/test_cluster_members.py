@@ -100,6 +100,22 @@ def test_a_follower_that_stays_away_leaves_the_isr_and_comes_back(new_cluster: C
     cluster.until(lambda: sorted(cluster.isr("orders")) == [1, 2])
 
 
+def test_a_follower_joins_the_isr_when_it_has_all_that_is_committed(new_cluster: Callable[..., VirtualCluster]) -> None:
+    """Its log is fetched batch by batch, and each fetch is in the leader epoch."""
+    cluster = new_cluster(replica_lag_time_max_ms="2000", replica_fetch_response_max_bytes="1")
+    cluster.controller.create_topic("orders", [1, 2])
+    committed(cluster, 1, "orders")
+    cluster.cut(1, 2)
+    cluster.until(lambda: cluster.isr("orders") == [1])
+    for _ in range(5):
+        assert committed(cluster, 1, "orders").error_code == 0
+    del cluster.calls[:]
+    cluster.heal()
+    cluster.until(lambda: any(isinstance(call, AlterPartitionRequest) for call in sent_to_controller(cluster, 1)))
+    assert end_offset(cluster, 2, "orders") == 6
+    cluster.until(lambda: sorted(cluster.isr("orders")) == [1, 2])
+
+
 def test_a_follower_that_the_controller_refuses_is_proposed_again_when_it_fetches(
     new_cluster: Callable[..., VirtualCluster],
 ) -> None:
