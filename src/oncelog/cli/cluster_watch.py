@@ -217,10 +217,14 @@ class Looking:
                 process.bootstrap_servers,
                 process.pid if process.running else None,
                 self._ended.get(name),
-                name in self._ended and not unreachable([parse_address(process.bootstrap_servers)], CONNECT_TIMEOUT_S),
+                name in self._ended and _listens(process.bootstrap_servers),
                 f"oncelog serve --config {self._cluster.settings_file(kind, int(number))}",
                 str(process.log_path),
             )
+
+
+def _listens(address: str) -> bool:
+    return not unreachable([parse_address(address)], CONNECT_TIMEOUT_S)
 
 
 def _how(code: int) -> str:
