@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from oncelog.client import Producer
+from oncelog.client import Consumer, Producer
 from oncelog.client.admin import Admin
 from oncelog.client.admin_configs import ConfigResource
 from oncelog.core.config_resources import ResourceType
@@ -20,6 +20,12 @@ from oncelog.protocol.messages.alter_user_scram_credentials import (
     ScramCredentialUpsertion,
 )
 from oncelog.protocol.messages.create_acls import AclCreation, CreateAclsRequest
+from oncelog.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from oncelog.protocol.messages.end_txn import EndTxnRequest
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from oncelog.server import controller_node
 from peers.kafka.dump import check_data_dir
@@ -57,6 +63,11 @@ def fill(node: BrokerInProcess) -> None:
     assert node.produce("t", [b"one", b"two"], partition=1).error_code == ErrorCode.NONE
     commit(node, "readers", 1, 1)
     init(node, "id")
+    node.create("cut")
+    for value in (b"deleted", b"deleted", b"kept"):
+        assert node.produce("cut", [value]).error_code == ErrorCode.NONE
+    gone = DeleteRecordsTopic(name="cut", partitions=[DeleteRecordsPartition(offset=2)])
+    node.call(DeleteRecordsRequest(topics=[gone], timeout_ms=1000), 2)
     begun = Client(node, tv2=True, topic="t")
     assert begun.init() == 0
     assert begun.produce(b"open")
@@ -73,6 +84,33 @@ def fill(node: BrokerInProcess) -> None:
         (AlterClientQuotasRequest(entries=[limit]), 1),
     ]:
         node.call(request, version)
+    decide(node)
+
+
+def decide(node: BrokerInProcess) -> None:
+    """A transaction that is committed, without a marker if the next turn of the loop does not come any more."""
+    producer_id = init(node, "decided")
+    batch = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+    assert (
+        node.produce("cut", [b"decided"], version=12, transactional_id="decided", **batch).error_code == ErrorCode.NONE
+    )
+    commit = EndTxnRequest(transactional_id="decided", producer_id=producer_id, producer_epoch=0, committed=True)
+    assert node.send(commit, 5).value.error_code == ErrorCode.NONE
+
+
+def committed_values(servers: str, topic: str) -> list[bytes | None]:
+    settings = {
+        "bootstrap.servers": servers,
+        "group.id": f"readers of {topic}",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "isolation.level": "read_committed",
+    }
+    found: list[bytes | None] = []
+    with Consumer(settings) as consumer:
+        consumer.subscribe([topic])
+        wait_until(lambda: found.extend(record.value for record in consumer.poll(500)) or len(found) >= 2)
+    return found
 
 
 def told_by_kafka(servers: str) -> dict[str, Any]:
@@ -97,7 +135,9 @@ def test_apache_kafka_goes_on_with_the_folder_and_the_node_with_what_kafka_left(
     node = begin(tmp_path / "data")
     fill(node)
     ids = {topic.name: topic.topic_id for topic in node.broker.metadata.topics.values()}
-    assert ids.keys() == {"t", *INTERNAL_TOPICS}
+    assert ids.keys() == {"t", "cut", *INTERNAL_TOPICS}
+    cut = node.broker.partitions.get("cut", 0)
+    assert (cut.last_stable_offset, cut.high_watermark) == (3, 4), "decided, and without a marker"
     node.stop(clean=clean)
     if clean:
         assert check_data_dir(tmp_path / "data") == []
@@ -106,6 +146,7 @@ def test_apache_kafka_goes_on_with_the_folder_and_the_node_with_what_kafka_left(
     with kafka:
         expected = {"topics": ids, "retention": "-1", "users": ["eve"], "acls": ["t"], "quotas": [{"user": "eve"}]}
         assert told_by_kafka(kafka.bootstrap_servers) == {**expected, "offset": 1, "end": 2}
+        assert committed_values(kafka.bootstrap_servers, "cut") == [b"kept", b"decided"]
         with Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "id"}) as producer:
             producer.init_transactions()
             with producer.transaction():
@@ -123,6 +164,7 @@ def test_apache_kafka_goes_on_with_the_folder_and_the_node_with_what_kafka_left(
     assert "by-kafka" in found
     assert node.produce("t", [b"four"], partition=1).base_offset == 4, "behind Kafka's record and its marker"
     assert committed(node, "readers")[1] == 1
+    assert node.broker.partitions.get("cut", 0).log_start_offset == 2, "what was deleted does not come back"
     metadata = node.broker.metadata
     assert [user.name for user in metadata.users] == ["eve"]
     assert [(acl.principal, acl.name) for acl in metadata.acls] == [("User:eve", "t")]

@@ -41,6 +41,9 @@ FAULTS = 0.06
 SNAPSHOT_BATCHES = 40
 TOPICS_MAX = 8
 LOSS = 0.01
+LATE = 0.005
+LATE_MS_MAX = 6000
+"""Longer than it takes until a broker that was killed is fenced, and its next process in service."""
 MIN_ISR = "min.insync.replicas"
 
 
@@ -96,8 +99,13 @@ class History:
             self._later(arrive)
 
     def _later(self, act: Callable[[], None]) -> None:
-        if self.is_healed or self.random.random() >= LOSS:
-            self.scheduler.call_later_ms(self.random.choice((1, 1, 2, 5, 20, 60)), act)
+        delay_ms = self.random.choice((1, 1, 2, 5, 20, 60))
+        if not self.is_healed:
+            if self.random.random() < LOSS:
+                return
+            if self.random.random() < LATE:
+                delay_ms = self.random.randint(500, LATE_MS_MAX)
+        self.scheduler.call_later_ms(delay_ms, act)
 
     def _ask(self, request: Message, *, is_final: bool = False) -> None:
         """An operator asks whoever may be active."""

@@ -5,6 +5,7 @@ image       whoever has read as far as an offset has the image that the log befo
 one writer  an epoch has one controller, and from the moment it is won nothing of a lower one is written (11)
 committed   no decision was answered before its records were in the log (11)
 leaders     a leader is in sync and in service; so are all that are in sync, which are replicas (9)
+processes   who is in sync is the process of the broker that its leader has proposed, and not the next one (3)
 candidates  who may be elected without being in sync (ELR) is a replica, has all that could be committed, and has lost
             nothing in a crash; nobody is kept so while enough are in sync (3, 9)
 liveness    once everything works again, all is led and in sync, moves have ended, and nobody waits (16)
@@ -25,8 +26,14 @@ from oncelog.controller.metadata_batches import read_batches
 from oncelog.controller.partition_image import PartitionImage
 from oncelog.controller.replay import Replay
 from oncelog.core.config_resources import ResourceType
+from oncelog.core.ids import NodeId
 from oncelog.protocol.batch import read_header
-from oncelog.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from oncelog.protocol.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerState,
+    ChangedPartition,
+)
 from oncelog.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from oncelog.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from oncelog.protocol.messages.cluster_metadata import (
@@ -229,11 +236,26 @@ class Judge(of_log.Judge):
         self.expect("committed", is_fenced or known, "unfenced: %s", request.broker_id)
 
     def _on_altered(self, request: AlterPartitionRequest, answer: AlterPartitionResponse) -> None:
+        proposed = {
+            (topic.topic_id, change.partition_index): change.new_isr_with_epochs
+            for topic in request.topics
+            for change in topic.partitions
+        }
         for topic in answer.topics:
             for partition in topic.partitions:
-                known = self._partition_epochs.get((topic.topic_id, partition.partition_index), -1)
-                is_known = bool(partition.error_code) or known >= partition.partition_epoch
-                self.expect("committed", is_known, "in sync: %s", partition)
+                if partition.error_code:
+                    continue
+                key = topic.topic_id, partition.partition_index
+                known = self._partition_epochs.get(key, -1)
+                self.expect("committed", known >= partition.partition_epoch, "in sync: %s", partition)
+                if known == partition.partition_epoch:
+                    for member in proposed[key]:
+                        self._check_process(member, partition)
+
+    def _check_process(self, member: BrokerState, partition: ChangedPartition) -> None:
+        broker = self.image.brokers.get(NodeId(member.broker_id))
+        is_same = broker is not None and broker.epoch == member.broker_epoch
+        self.expect("processes", is_same, "%s is in sync and proposed was %s: %s", broker, member, partition)
 
     # At the end
 

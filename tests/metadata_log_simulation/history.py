@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 from random import Random
+from unittest.mock import patch
 
+from oncelog.cluster import committed_log, zookeeper_appends
 from oncelog.cluster.committed_log import Snapshot
 from oncelog.cluster.quorum_log import Leader
 from oncelog.cluster.zookeeper import NO_OWNER, Delete
@@ -22,6 +24,10 @@ NODES = (1, 2, 3)
 FAULTY_MS = 40_000
 HEALED_MS = 20_000
 STEP_MS = 40
+BATCH_BYTES_MAX = 300
+LARGE = 0.1
+"""How many appends are followed by one that needs several batches, in a metadata transaction, and several multis."""
+LARGE_VALUES = 12
 KEPT_MAX = 6
 """The last node before the snapshot, and at most five that were appended since."""
 
@@ -61,13 +67,14 @@ class Controller(ImageKeeper):
         super().on_leader(leader)
 
     def append(self, *values: str) -> None:
+        self._judge.on_append(values)
         promise = self.log.append([setting(value, topic=f"topic-{len(value) % 5}") for value in values])
         self.waiting.append(promise)
         promise.then(partial(self._answered, values))
 
     def _answered(self, values: tuple[str, ...], result: int | KafkaError) -> None:
         if isinstance(result, int):
-            self._judge.on_confirmed(values[0], result)
+            self._judge.on_confirmed(values, result)
             assert self.end_offset > result, "kept: answered before the controller itself has it"
         elif result.code is ErrorCode.NOT_CONTROLLER:
             self._judge.refused.update(values)
@@ -88,6 +95,11 @@ class History:
         self._values = 0
 
     def play(self) -> None:
+        small = partial(patch.object, attribute="BATCH_BYTES_MAX", new=BATCH_BYTES_MAX)
+        with small(committed_log), small(zookeeper_appends):
+            self._play()
+
+    def _play(self) -> None:
         for _ in range(FAULTY_MS // STEP_MS):
             self._step()
             self.scheduler.advance_ms(self.random.randint(1, 2 * STEP_MS))
@@ -139,11 +151,16 @@ class History:
         for each in self.controllers.values():
             if each.log.is_active and each.node_id not in self._paused:
                 self._append(each)
+                if self.random.random() < LARGE:
+                    each.append(*(self._value() for _ in range(LARGE_VALUES)))
 
     def _append(self, controller: Controller) -> None:
         for _ in range(self.random.choice((1, 1, 2, 5))):
-            self._values += 1
-            controller.append(f"value-{self._values}-")
+            controller.append(self._value())
+
+    def _value(self) -> str:
+        self._values += 1
+        return f"value-{self._values}-"
 
     def _pause(self, controller: Controller) -> None:
         if controller.node_id in self._paused:

@@ -4,6 +4,7 @@ prefix      what a controller has got is a prefix of the log; a snapshot is what
 one writer  an epoch has one controller, and from the moment it is won nothing of a lower one is written
 no gap      offsets and numbers of the log follow on each other; nothing that was asked for is there twice
 kept        what was confirmed is in the log, at the offset that was told, and was there when it was told
+all or nothing  of an append that takes several batches all is there, or nothing
 refused     what was answered with NOT_CONTROLLER is not in the log: whoever asked goes to the next controller with it
 liveness    once everything works again, one controller is active, all have read everything, nobody waits
 """
@@ -21,7 +22,14 @@ from oncelog.controller.image import Image
 from oncelog.controller.metadata_batches import read_batches
 from oncelog.controller.replay import Replay
 from oncelog.protocol.batch import read_header
-from oncelog.protocol.messages.cluster_metadata import ConfigRecord, LeaderChangeMessage
+from oncelog.protocol.messages.cluster_metadata import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    ConfigRecord,
+    EndTransactionRecord,
+    LeaderChangeMessage,
+)
+from oncelog.protocol.schema import Message
 from tests.metadata_log_simulation.fake_zookeeper import Ensemble
 
 
@@ -33,9 +41,10 @@ class Judge:
         self._log: list[bytes] = []
         self._known: set[bytes] = set()
         self._offsets: dict[str, int] = {}
+        """Of values by where their batches begin, without those of metadata transactions that were aborted."""
+        self._in_transaction: list[str] | None = None
+        self._appended: list[Sequence[str]] = []
         ensemble.on_commit = self._on_commit
-        self.confirmed: dict[str, int] = {}
-        """Offsets by the value that was appended."""
         self.refused: set[str] = set()
 
     def log(self) -> list[bytes]:
@@ -50,9 +59,26 @@ class Judge:
     def _take(self, batch: bytes) -> None:
         self._log.append(batch)
         self._known.add(batch)
-        for value, offset in _values(batch):
+        for each in read_batches(batch):
+            for record in each.records:
+                self._note(record.known(), each.header.base_offset)
+
+    def _note(self, record: Message, offset: int) -> None:
+        if isinstance(record, ConfigRecord):
+            value = record.value or ""
             assert value not in self._offsets, "no gap: a value is there twice"
             self._offsets[value] = offset
+            if self._in_transaction is not None:
+                self._in_transaction.append(value)
+        elif isinstance(record, BeginTransactionRecord):
+            assert self._in_transaction is None, "all or nothing: a transaction begins inside another one"
+            self._in_transaction = []
+        elif isinstance(record, AbortTransactionRecord):
+            for value in self._in_transaction or ():
+                del self._offsets[value]
+            self._in_transaction = None
+        elif isinstance(record, EndTransactionRecord):
+            self._in_transaction = None
 
     def image_at(self, end_offset: int) -> Image:
         replay = Replay()
@@ -85,15 +111,23 @@ class Judge:
         before = self._leaders.setdefault(leader.epoch, leader.node_id)
         assert before == leader.node_id, "one writer: two controllers of one epoch"
 
-    def on_confirmed(self, value: str, offset: int) -> None:
+    def on_append(self, values: Sequence[str]) -> None:
+        self._appended.append(values)
+
+    def on_confirmed(self, values: Sequence[str], offset: int) -> None:
         self.log()
-        assert self._offsets.get(value) == offset, "kept: confirmed, but not in the log at that offset"
-        self.confirmed[value] = offset
+        assert self._offsets.get(values[0]) == offset, "kept: confirmed, but not in the log at that offset"
+        assert self._offsets.keys() >= set(values), "kept: confirmed, but only some of it is in the log"
 
     # At the end
 
     def check(self) -> None:
         assert self.refused.isdisjoint(self._offsets), "refused: the log has it all the same"
+        assert self._in_transaction is None, "all or nothing: nobody has ended a transaction that broke off"
+        for values in self._appended:
+            assert len(self._offsets.keys() & set(values)) in (0, len(values)), (
+                "all or nothing: some of an append is there"
+            )
         offset = epoch = 0
         writers: dict[int, int] = {}
         for batch in self.log():
@@ -110,12 +144,3 @@ class Judge:
             if path.startswith(f"{LOG}/"):
                 stamped_epoch, node_id, _ = map(int, data.partition(b"\n")[0].split())
                 assert writers[stamped_epoch] == node_id, "one writer: a batch of somebody else"
-
-
-def _values(batch: bytes) -> list[tuple[str, int]]:
-    return [
-        (message.value or "", each.header.base_offset)
-        for each in read_batches(batch)
-        for record in each.records
-        if isinstance(message := record.known(), ConfigRecord)
-    ]

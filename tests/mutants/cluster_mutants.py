@@ -561,6 +561,13 @@ CLUSTER_MUTANTS = [
         (_FOLLOWER,),
     ),
     Mutant(
+        "a follower is proposed that has only some of what is committed",
+        _SERVER + "replication",
+        "            partition.high_watermark, self._membership.lifecycle.epoch, partition.log_start_offset\n",
+        "            0, self._membership.lifecycle.epoch, partition.log_start_offset\n",
+        (_MEMBERS,),
+    ),
+    Mutant(
         "a replica that the controller refuses is proposed again at once",
         _SERVER + "replication",
         "                    if reaction is ProposalReaction.COMMIT:\n",

@@ -192,6 +192,20 @@ CONTROLLER_MUTANTS = [
         (_BROKERS,),
     ),
     Mutant(
+        "a heartbeat that comes late puts a broker in service that has stopped",
+        _CONTROLLER + "heartbeats",
+        "may_serve=is_caught_up and not is_ending",
+        "may_serve=is_caught_up",
+        (_BROKERS, _CONTROLLERS),
+    ),
+    Mutant(
+        "a process of a broker joins an ISR for what the one before has fetched",
+        _CONTROLLER + "in_sync_changes",
+        "    return member.broker_epoch in (-1, broker.epoch)\n",
+        "    return True\n",
+        (_ELECTIONS,),
+    ),
+    Mutant(
         "a controller answers before its decision is committed",
         "oncelog.server.controller_node",
         "            self.log.append(values).then(committed)",

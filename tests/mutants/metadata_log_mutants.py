@@ -80,6 +80,13 @@ METADATA_LOG_MUTANTS = [
         (_HISTORIES, _TRAPS),
     ),
     Mutant(
+        "an append that broke off is not ended by the next controller",
+        "oncelog.cluster.committed_log",
+        "return [*batches, writer.records([_ABORT])] if self.is_in_transaction else batches",
+        "return batches",
+        (_HISTORIES,),
+    ),
+    Mutant(
         "a reader that is behind waits for nodes that are deleted",
         _ZOOKEEPER_LOG,
         "        if not pointer.is_set or (known is not None and pointer.name <= known.name):\n",

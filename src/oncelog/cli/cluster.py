@@ -82,7 +82,9 @@ def _print_description(facts: dict[str, Any]) -> None:
     controllers = facts["quorum"]
     if controllers is not None:
         voters = ", ".join(map(str, controllers["voters"]))
-        click.echo(f"controller {controllers['leader']} is active in epoch {controllers['epoch']}, of {voters}")
+        active = f"controller {controllers['leader']} is active in epoch {controllers['epoch']}, of {voters}"
+        nobody = "no controller is active: no leader is replaced, and nothing can be made or changed"
+        click.echo(nobody if controllers["leader"] < 0 else active)
     columns = ["broker", "address", "rack", "leads", "keeps", "out_of_sync", "behind"]
     print_rows(facts["brokers"], columns)
     for key, text in (("without_leader", "without a leader"), ("under_replicated", "with replicas out of sync")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 import time
@@ -197,11 +198,16 @@ class Looking:
     def nodes(self) -> Iterator[Node]:
         zookeeper = self._cluster.zookeeper
         if zookeeper is not None:
-            log = str(zookeeper.folder / "server.log")
-            if zookeeper.running:
-                yield Node(ZOOKEEPER, zookeeper.address, zookeeper.pid, log=log)
-            else:
-                yield Node(ZOOKEEPER, zookeeper.address, None, "has ended", log=log)
+            code = zookeeper.exit_code
+            yield Node(
+                ZOOKEEPER,
+                zookeeper.address,
+                zookeeper.pid if code is None else None,
+                None if code is None else _how(code),
+                code is not None and _listens(zookeeper.address),
+                shlex.join(zookeeper.command),
+                str(zookeeper.folder / "server.log"),
+            )
         for name, process in self._cluster.nodes.items():
             if not process.running and name not in self._ended:
                 self._ended[name] = _how(process.wait_for_exit(1))
@@ -211,10 +217,14 @@ class Looking:
                 process.bootstrap_servers,
                 process.pid if process.running else None,
                 self._ended.get(name),
-                name in self._ended and not unreachable([parse_address(process.bootstrap_servers)], CONNECT_TIMEOUT_S),
+                name in self._ended and _listens(process.bootstrap_servers),
                 f"oncelog serve --config {self._cluster.settings_file(kind, int(number))}",
                 str(process.log_path),
             )
+
+
+def _listens(address: str) -> bool:
+    return not unreachable([parse_address(address)], CONNECT_TIMEOUT_S)
 
 
 def _how(code: int) -> str:

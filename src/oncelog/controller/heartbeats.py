@@ -2,7 +2,8 @@
 
 | a broker that is    | and wants          | becomes               | if                                             |
 | fenced              | to shut down       | stopped               |                                                |
-| fenced              | to be unfenced     | unfenced              | it has read its own registration               |
+| fenced              | to be unfenced     | unfenced              | it has read its own registration, and has      |
+|                     |                    |                       | never wanted to shut down                      |
 | unfenced            | to be fenced       | fenced                |                                                |
 | unfenced            | to shut down       | stopped               | it leads nothing, or wants to be fenced too    |
 | unfenced            | to shut down       | in controlled shutdown | it leads partitions: others do from now on    |
@@ -10,8 +11,9 @@
 |                     |                    |                       | read who leads instead                         |
 | unfenced            | nothing for `session_ms` | fenced          |                                                |
 
-A broker that may stop is fenced. A new active controller knows no heartbeats: it gives every unfenced broker a new
-session.
+A broker that may stop is fenced. One of its earlier heartbeats that comes late, on a connection of its own, does not
+unfence it: its process has ended. Kafka's controllers do, and may have it lead until its session is over. A new active
+controller knows no heartbeats: it gives every unfenced broker a new session.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ class BrokerEpoch(NamedTuple):
 @dataclass(slots=True)
 class _Known:
     metadata_offset: int = -1
+    wants_to_stop: bool = False
     shutdown_offset: int | None = None
     """The last record of those that moved leaderships away."""
 
@@ -79,8 +82,10 @@ class Heartbeats:
     def next_expiry_ms(self) -> int | None:
         return min(self._last_ms.values()) + self.session_ms + 1 if self._last_ms else None
 
-    def note_offset(self, broker: BrokerEpoch, metadata_offset: int) -> None:
-        self._of(broker).metadata_offset = metadata_offset
+    def note(self, broker: BrokerEpoch, request: BrokerHeartbeatRequest) -> None:
+        known = self._of(broker)
+        known.metadata_offset = request.current_metadata_offset
+        known.wants_to_stop |= request.want_shut_down
 
     def note_shutdown(self, broker: BrokerEpoch, offset: int) -> None:
         self._of(broker).shutdown_offset = offset
@@ -108,7 +113,10 @@ class Heartbeats:
     ) -> BrokerState:
         """`is_caught_up`: it has read its own registration. `active` are brokers neither fenced nor shutting down."""
         if broker.is_fenced:
-            return _next_of_fenced(request, is_caught_up)
+            is_ending = (
+                broker.in_controlled_shutdown or self._of(BrokerEpoch(broker.broker_id, broker.epoch)).wants_to_stop
+            )
+            return _next_of_fenced(request, may_serve=is_caught_up and not is_ending)
         shutdown_offset = self.shutdown_offset(broker)
         if shutdown_offset is not None:
             return self._next_of_shutdown(shutdown_offset, leads, active)
@@ -124,7 +132,7 @@ class Heartbeats:
         return BrokerState.STOPPED
 
 
-def _next_of_fenced(request: BrokerHeartbeatRequest, is_caught_up: bool) -> BrokerState:
+def _next_of_fenced(request: BrokerHeartbeatRequest, *, may_serve: bool) -> BrokerState:
     if request.want_shut_down:
         return BrokerState.STOPPED
-    return BrokerState.UNFENCED if is_caught_up and not request.want_fence else BrokerState.FENCED
+    return BrokerState.UNFENCED if may_serve and not request.want_fence else BrokerState.FENCED

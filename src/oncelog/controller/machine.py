@@ -270,7 +270,7 @@ class Round:
         broker = view.check_epoch(request.broker_id, request.broker_epoch)
         identity = BrokerEpoch(broker.broker_id, broker.epoch)
         heartbeats.touch(identity, now_ms)
-        heartbeats.note_offset(identity, request.current_metadata_offset)
+        heartbeats.note(identity, request)
         registered_offset = self._machine.registered_offset(broker.broker_id)
         is_caught_up = registered_offset is not None and request.current_metadata_offset >= registered_offset
         state = heartbeats.next_state(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from oncelog.client.admin import Admin, ClusterDescription, LogDirectory, QuorumDescription
 from oncelog.client.cluster import Broker, TopicInfo
+from oncelog.client.errors import TimedOut
 from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
@@ -64,10 +65,18 @@ def replica_counts(topics: Iterable[TopicInfo]) -> dict[int, ReplicaCounts]:
     return {node: ReplicaCounts(leads[node], keeps[node], keeps[node] - in_sync[node]) for node in sorted(keeps)}
 
 
+NO_CONTROLLER: Final = QuorumDescription(leader_id=-1, leader_epoch=-1, high_watermark=-1, voters=[], observers=[])
+
+
 def quorum(admin: Admin) -> QuorumDescription | None:
-    """The controllers; None where brokers know of none, as those of Kafka on ZooKeeper."""
+    """The controllers; None where brokers know of none, as those of Kafka on ZooKeeper.
+
+    `NO_CONTROLLER` if none of them answers: brokers, which pass the question on, can still tell everything else.
+    """
     try:
         return admin.describe_quorum()
+    except TimedOut:
+        return NO_CONTROLLER
     except KafkaError as error:
         if error.code is ErrorCode.UNSUPPORTED_VERSION:
             return None

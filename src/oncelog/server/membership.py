@@ -77,6 +77,8 @@ class Membership:
         self._life_pump = Pump(broker.scheduler, self._poll_life)
         self._errors = RepeatedErrors(log, logging.WARNING)
         self._waits = RepeatedErrors(log, logging.INFO)
+        self._asked: dict[Promise[Answer], Address] = {}
+        """What controllers have not answered yet."""
         self._applying: Steps[None] | None = None
         """An answer about the metadata log that is being applied. Nothing is asked meanwhile."""
         self.applied_offset = -1
@@ -126,9 +128,6 @@ class Membership:
         self, purpose: str, request: Message, response_type: type[M], timeout_ms: int
     ) -> Promise[M | KafkaError]:
         """One attempt. An error means that there is no answer from the active controller."""
-        leader = self.quorum.leader
-        if leader is None:
-            return Promise.resolved(KafkaError(ErrorCode.NOT_CONTROLLER, "no active controller is known"))
 
         def check(answer: Answer) -> M | KafkaError:
             if isinstance(answer, KafkaError):
@@ -136,7 +135,31 @@ class Membership:
             invariant(isinstance(answer, response_type), "%s was answered by another kind", type(request).__name__)
             return answer  # type: ignore[return-value]  # narrowed by the invariant above
 
-        return self._peers.call(purpose, Address(*leader.address), request, timeout_ms).map(check)
+        return self._ask(purpose, request, timeout_ms).map(check)
+
+    def _ask(self, purpose: str, request: Message, timeout_ms: int) -> Promise[Answer]:
+        leader = self.quorum.leader
+        if leader is None:
+            return Promise.resolved(KafkaError(ErrorCode.NOT_CONTROLLER, "no active controller is known"))
+        promise: Promise[Answer] = Promise()
+        self._asked[promise] = leader.address
+
+        def answered(answer: Answer) -> None:
+            if self._asked.pop(promise, None) is not None:
+                promise.resolve(answer)
+
+        self._peers.call(purpose, leader.address, request, timeout_ms).then(answered)
+        return promise
+
+    def _give_up_former_controllers(self) -> None:
+        """One that is paused or cut off answers late or never, and whoever waits for it can ask the next one now."""
+        leader = self.quorum.leader
+        if leader is None:
+            return
+        reason = f"controller {leader.node_id} is active now, and the one before has not answered"
+        for promise in [promise for promise, address in self._asked.items() if address != leader.address]:
+            if self._asked.pop(promise, None) is not None:
+                promise.resolve(KafkaError(ErrorCode.NETWORK_EXCEPTION, reason))
 
     # -- the metadata log
 
@@ -172,6 +195,7 @@ class Membership:
         steps = self._applying
         if steps is None or take_slice(steps, self._broker.scheduler, SLICE_MS, self._go_on):
             self._applying = None
+            self._give_up_former_controllers()
             self._quorum_pump.kick()
 
     def finish_applying(self) -> None:
@@ -239,10 +263,9 @@ class Membership:
         return _NO_CONTROLLER_MS if wake_ms is None else wake_ms - now_ms
 
     def _ask_life(self, request: Message) -> Promise[Answer]:
-        leader = self.quorum.leader
-        if leader is None or self.applied_offset < 0:
-            return Promise.resolved(KafkaError(ErrorCode.NOT_CONTROLLER, "no active controller is known"))
-        return self._peers.call("lifecycle", Address(*leader.address), request, self._life_timeout_ms)
+        if self.applied_offset < 0:
+            return Promise.resolved(KafkaError(ErrorCode.NOT_CONTROLLER, "the metadata is not read yet"))
+        return self._ask("lifecycle", request, self._life_timeout_ms)
 
     def _on_life(self, number: int, answer: Answer) -> None:
         now_ms = self._broker.steady_ms()

@@ -5,8 +5,9 @@ The form is that of `checkpoint_lines`. A file is replaced as a whole, and an em
 A digit that has changed makes another checkpoint of the same form: a log start above records that are there, or a
 recovery point above what was fsynced. So there is a file of Oncelog's own beside them,
 `oncelog-checkpoint-sums`, with the CRC-32C of each. It is written first and names the old content and the new, so that
-a crash in between leaves nothing that disagrees. A checkpoint that disagrees is as good as none. One that was written
-by Kafka, in a folder that has no such file, is used as far as it agrees with the logs (see `LogDir`).
+a crash in between leaves nothing that disagrees. A checkpoint that disagrees is as good as none. Kafka writes no sums,
+and leaves those of before where they are: log starts, which are in no other file, are used without a sum as far as they
+agree with the logs (see `LogDir`).
 """
 
 from __future__ import annotations
@@ -88,20 +89,26 @@ class CheckpointFiles:
         """Whether these files have what was written with `number`, and nothing newer."""
         return all(self._newest.get(name) == number for name in names)
 
-    def read(self, name: str) -> dict[TopicPartition, int]:
-        """What the file says; nothing if there is none. CorruptCheckpointError if it is not what was written."""
+    def read(self, name: str, *, needs_sum: bool = True) -> dict[TopicPartition, int]:
+        """What the file says; nothing if there is none. CorruptCheckpointError if it is not what was written.
+
+        Without `needs_sum` it may disagree with its checksum, see `has_sum`.
+        """
         path = self._folder / name
         offsets = read_offsets(path)
         if path.exists():
             crc = google_crc32c.value(path.read_bytes())
-            if name in self._sums and crc not in self._sums[name]:
-                raise CorruptCheckpointError(f"{path}: its checksum is not in {SUMS}")
-            self._written[name] = crc
+            if crc in self._sums.get(name, (crc,)):
+                self._written[name] = crc
+            elif needs_sum:
+                raise CorruptCheckpointError(
+                    f"{path}: its checksum is not in {SUMS}, so it is damaged, or Apache Kafka has written it"
+                )
         return offsets
 
     def has_sum(self, name: str) -> bool:
         """Whether what was read is what was written, and not only of the right form."""
-        return name in self._sums
+        return name in self._sums and name in self._written
 
     def write(self, offsets_by_name: Mapping[str, Mapping[TopicPartition, int]], number: int | None = None) -> None:
         """Replace these files, one after the other, in the order given, except those that have something newer.

@@ -204,10 +204,10 @@ class LogDir:
             progress.add(1)
         self._gone = (recovery_points.keys() | log_starts.keys() | self.high_watermarks.keys()) - self.logs.keys()
 
-    def _read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
+    def _read_checkpoint(self, name: str, *, needs_sum: bool = True) -> dict[TopicPartition, int]:
         """A damaged checkpoint costs time, not data: offsets are found out from the logs, all of which are read."""
         try:
-            return self.checkpoint_files.read(name)
+            return self.checkpoint_files.read(name, needs_sum=needs_sum)
         except CorruptCheckpointError as error:
             logger.warning("ignoring a checkpoint: %s", error)
             return {}
@@ -217,7 +217,7 @@ class LogDir:
 
         What is below it is deleted sooner or later. Otherwise deleted records may be back, and no other is lost.
         """
-        starts = self._read_checkpoint(checkpoints.LOG_START_OFFSETS)
+        starts = self._read_checkpoint(checkpoints.LOG_START_OFFSETS, needs_sum=False)
         if self.checkpoint_files.has_sum(checkpoints.LOG_START_OFFSETS):
             return starts
         for partition, start in list(starts.items()):
@@ -240,9 +240,9 @@ class LogDir:
         So is all of a folder without checksums: an offset that is too high would let tombstones go before the records
         that they delete.
         """
+        offsets = self._read_checkpoint(checkpoints.CLEANER_OFFSETS)
         if not self.checkpoint_files.has_sum(checkpoints.CLEANER_OFFSETS):
             return {}
-        offsets = self._read_checkpoint(checkpoints.CLEANER_OFFSETS)
         return {partition: offset for partition, offset in offsets.items() if partition in self.logs}
 
     def _find_logs(self) -> Iterable[TopicPartition]:

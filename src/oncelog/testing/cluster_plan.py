@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
+from oncelog.core.address import LOOPBACK, parse_address
 from oncelog.core.ids import uuid_to_text
 from oncelog.storage.atomic_file import replace_file
 from oncelog.storage.folder_lock import LOCK_FILE
@@ -175,9 +176,18 @@ class ClusterPlan:
             found: dict[str, Any] = json.loads(path.read_text())
             for nodes in ("brokers", "controllers"):
                 found[nodes] = {int(node): int(port) for node, port in found[nodes].items()}
-            return cls(**found)
+            plan = cls(**found)
+            plan._check()
+            return plan
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ClusterFolderError(f"{path} cannot be read as the plan of a cluster: {error}") from error
+
+    def _check(self) -> None:
+        """Users are told to change the file. Raises ValueError."""
+        if not self.brokers or not self.controllers:
+            raise ValueError("it needs a broker and a controller")
+        for port in self.ports.values():
+            parse_address(f"{LOOPBACK}:{port}")
 
 
 def make_folder(folder: Path) -> None:

@@ -109,8 +109,18 @@ class ZooKeeperServer:
         return None if self._process is None else self._process.pid
 
     @property
+    def command(self) -> list[str]:
+        """What was started."""
+        return [] if self._process is None else list(self._process.args)
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs, and where nobody has started it."""
+        return None if self._process is None else self._process.poll()
+
+    @property
     def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        return self._process is not None and self.exit_code is None
 
     def start(self) -> ZooKeeperServer:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -23,6 +23,7 @@ import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
+from oncelog.child_process import ChildProcess
 from oncelog.cli.cluster_watch import ClusterView, Looking, Node, changes, screen
 from oncelog.cli.main import cli
 from oncelog.monitoring.brokers import ReplicaCounts
@@ -199,6 +200,22 @@ def test_a_node_that_was_started_again_elsewhere_is_known_by_its_port(tmp_path: 
             process.wait_for_exit = lambda _: -signal.SIGKILL  # type: ignore[method-assign, assignment]
         assert [CALM.state(node) for node in Looking(cluster).nodes()] == ["ended", "runs elsewhere"]
     assert [CALM.state(node) for node in Looking(cluster).nodes()] == ["ended", "ended"]
+
+
+def test_a_zookeeper_that_has_ended_can_be_started_again_by_hand(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        cluster = Cluster(tmp_path, ClusterPlan.new(1, 3).with_these_ports([1, 2, 3, 4, elsewhere.getsockname()[1]]))
+        assert cluster.zookeeper is not None
+        with ChildProcess(["sleep", "60"]) as process:
+            cluster.zookeeper._process = process
+            running = next(Looking(cluster).nodes())
+            assert (CALM.state(running), running.pid) == ("runs", process.pid)
+            process.kill()
+            process.wait()
+            ended = next(Looking(cluster).nodes())
+            assert (ended.ended, ended.pid, ended.start_again) == ("was ended by SIGKILL", None, "sleep 60")
+            assert CALM.state(ended) == "runs elsewhere"
+    assert CALM.state(next(Looking(cluster).nodes())) == "ended"
 
 
 def test_the_screen_shows_who_is_active_and_who_leads_how_much() -> None:

@@ -422,6 +422,14 @@ def test_a_command_that_gets_no_answer_says_nothing_false(
         wait_until(lambda: case.is_done(world))
 
 
+def test_a_cluster_without_an_active_controller_is_described_by_its_brokers(world: World) -> None:
+    world.chaos.accident = lambda key, _: LOST if key is ApiKey.DESCRIBE_QUORUM else None
+    described = CliRunner().invoke(cli, ["cluster", "describe", "--timeout", "3s"])
+    assert described.exit_code == 0, described.output
+    assert "no controller is active" in described.stdout
+    assert re.search(r"^ +1 +127.0.0.1:\d+", described.stdout, re.M), described.stdout
+
+
 @pytest.mark.parametrize("played", CASES)
 def test_a_command_that_is_refused_after_its_first_answer_was_lost_says_nothing_false(
     world: World, played: str

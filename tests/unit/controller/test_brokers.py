@@ -187,6 +187,20 @@ def test_a_controlled_shutdown_ends_when_all_others_know_who_leads() -> None:
     assert rig.heartbeat(1, want_shut_down=True).should_shut_down  # an answer may have been lost
 
 
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_heartbeat_that_comes_late_does_not_unfence_a_broker_that_has_stopped(leads: bool) -> None:
+    """It would lead what nobody else can, and its process has ended."""
+    rig = Rig(elr=False)
+    rig.start(1, 2)
+    rig.create("orders", [1 if leads else 2])
+    while not rig.heartbeat(1, want_shut_down=True).should_shut_down:
+        rig.heartbeat(2, offset=len(rig.log))
+    assert rig.heartbeat(1).is_fenced
+    assert rig.last == []
+    rig.restart(1, clean=True)
+    assert not rig.registration(1).is_fenced
+
+
 def test_the_last_in_sync_replica_keeps_its_partitions_in_its_shutdown() -> None:
     rig = Rig(elr=False)
     rig.start(1)

@@ -16,14 +16,18 @@ from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.framing import encode_request_frame, parse_response_header
 from oncelog.protocol.messages.alter_partition import AlterPartitionRequest
 from oncelog.protocol.messages.cluster_metadata import UnregisterBrokerRecord
+from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest
+from oncelog.protocol.messages.envelope import EnvelopeRequest
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from oncelog.protocol.schema import Message
 from oncelog.server.context import Peer
 from oncelog.storage.clean_shutdown import read_broker_epoch
-from tests.unit.server.virtual_cluster import CONTROLLER, VirtualCluster
+from tests.unit.server.virtual_cluster import CONTROLLER, VirtualCluster, address_of
+
+NEXT_CONTROLLER = 99
 
 
 @pytest.fixture
@@ -96,6 +100,22 @@ def test_a_follower_that_stays_away_leaves_the_isr_and_comes_back(new_cluster: C
     cluster.until(lambda: sorted(cluster.isr("orders")) == [1, 2])
 
 
+def test_a_follower_joins_the_isr_when_it_has_all_that_is_committed(new_cluster: Callable[..., VirtualCluster]) -> None:
+    """Its log is fetched batch by batch, and each fetch is in the leader epoch."""
+    cluster = new_cluster(replica_lag_time_max_ms="2000", replica_fetch_response_max_bytes="1")
+    cluster.controller.create_topic("orders", [1, 2])
+    committed(cluster, 1, "orders")
+    cluster.cut(1, 2)
+    cluster.until(lambda: cluster.isr("orders") == [1])
+    for _ in range(5):
+        assert committed(cluster, 1, "orders").error_code == 0
+    del cluster.calls[:]
+    cluster.heal()
+    cluster.until(lambda: any(isinstance(call, AlterPartitionRequest) for call in sent_to_controller(cluster, 1)))
+    assert end_offset(cluster, 2, "orders") == 6
+    cluster.until(lambda: sorted(cluster.isr("orders")) == [1, 2])
+
+
 def test_a_follower_that_the_controller_refuses_is_proposed_again_when_it_fetches(
     new_cluster: Callable[..., VirtualCluster],
 ) -> None:
@@ -124,6 +144,28 @@ def test_a_follower_that_the_controller_refuses_is_proposed_again_when_it_fetche
     assert 1 <= sent.count(AlterPartitionRequest) <= len(fetches)
     cluster.heal()
     cluster.until(lambda: sorted(cluster.isr("orders")) == [1, 2], within_ms=20_000)
+
+
+def test_what_a_paused_controller_was_asked_is_asked_of_the_next_one_when_that_is_known(
+    new_cluster: Callable[..., VirtualCluster],
+) -> None:
+    """And not only when its time is over: half a minute for those in sync, a minute for what clients want."""
+    servers = ",".join(f"127.0.0.1:{address_of(node).port}" for node in (CONTROLLER, NEXT_CONTROLLER))
+    cluster = new_cluster(replica_lag_time_max_ms="2000", controller_quorum_bootstrap_servers=servers)
+    cluster.controller.create_topic("orders", [1, 2])
+    committed(cluster, 1, "orders")
+    cluster.lag_ms[1, "isr"] = 10
+    cluster.cut(1, 2)
+    waiting = cluster.nodes[1].produce("orders", b"v", timeout_ms=60_000)
+    cluster.until(lambda: any(isinstance(call, AlterPartitionRequest) for call in sent_to_controller(cluster, 1)))
+    cluster.cut(1, CONTROLLER)
+    creating = cluster.nodes[1].send(CreateTopicsRequest(topics=[CreatableTopic(name="new")]))
+    assert any(isinstance(call, EnvelopeRequest) for call in sent_to_controller(cluster, 1))
+    cluster.controller.move(NEXT_CONTROLLER)
+    cluster.until(lambda: waiting.done and creating.done, within_ms=5000)
+    assert waiting.value.error_code == ErrorCode.NONE
+    assert cluster.isr("orders") == [1]
+    assert creating.value is None, "the client asks again: nobody knows whether the first controller has made it"
 
 
 def test_the_next_leader_has_what_was_acknowledged_and_the_old_one_cuts_off_the_rest(

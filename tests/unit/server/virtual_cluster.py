@@ -87,6 +87,8 @@ def address_of(node: int) -> Address:
 
 class Controller:
     def __init__(self) -> None:
+        self.node_id = CONTROLLER
+        self.epoch = EPOCH
         self._replay = Replay()
         self.image: Image = self._replay.image()
         self.batches: list[tuple[int, bytes]] = []
@@ -98,10 +100,14 @@ class Controller:
         self.write(FeatureLevelRecord(name="metadata.version", feature_level=30))
         self.write(FeatureLevelRecord(name="transaction.version", feature_level=2))
 
+    def move(self, node_id: int) -> None:
+        """Another controller is active from now on. The one before answers nothing, as one that is paused."""
+        self.node_id, self.epoch = node_id, self.epoch + 1
+
     def write(self, *messages: Message) -> None:
         values = [encode_metadata_record(message, type(message).VERSIONS[1]) for message in messages]
         records = [Record(number, 0, None, value) for number, value in enumerate(values)]
-        batch = build_batch(records, timestamp_ms=0, base_offset=self.end_offset, leader_epoch=EPOCH)
+        batch = build_batch(records, timestamp_ms=0, base_offset=self.end_offset, leader_epoch=self.epoch)
         self.batches.append((self.end_offset, batch))
         self.end_offset += len(messages)
         for message in messages:
@@ -198,18 +204,19 @@ class Controller:
     def _fetch(self, request: FetchRequest, waited_ms: int) -> FetchResponse | None:
         wanted = request.topics[0].partitions[0]
         partition = PartitionData(
-            current_leader=LeaderIdAndEpoch(leader_id=CONTROLLER, leader_epoch=EPOCH), high_watermark=self.end_offset
+            current_leader=LeaderIdAndEpoch(leader_id=self.node_id, leader_epoch=self.epoch),
+            high_watermark=self.end_offset,
         )
-        if wanted.current_leader_epoch != EPOCH:
+        if wanted.current_leader_epoch != self.epoch:
             partition.error_code = ErrorCode.FENCED_LEADER_EPOCH
         elif wanted.fetch_offset >= self.end_offset and waited_ms < request.max_wait_ms:
             return None
         else:
             partition.records = b"".join(data for offset, data in self.batches if offset >= wanted.fetch_offset)
-        host, port = address_of(CONTROLLER)
+        host, port = address_of(self.node_id)
         return FetchResponse(
             responses=[FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[partition])],
-            node_endpoints=[NodeEndpoint(node_id=CONTROLLER, host=host, port=port)],
+            node_endpoints=[NodeEndpoint(node_id=self.node_id, host=host, port=port)],
         )
 
     def _register(self, request: BrokerRegistrationRequest) -> BrokerRegistrationResponse:
@@ -413,7 +420,9 @@ class VirtualPeers:
         def deliver(waited_ms: int = 0) -> None:
             if begin not in connection or self._cluster.is_cut(self._node.node_id, target):
                 return
-            if target == CONTROLLER:
+            if target not in self._cluster.nodes:
+                if target != self._cluster.controller.node_id:
+                    return
                 found = self._cluster.controller.serve(request, waited_ms)
                 if found is None:
                     clock.call_later_ms(_POLL_MS, lambda: deliver(waited_ms + _POLL_MS))
@@ -437,11 +446,14 @@ class VirtualPeers:
 
 
 def serve(broker: Broker, request: Message, version: int) -> Promise[Any]:
+    """Promises the answer; None if the broker closes the connection instead."""
     key = type(request).API_KEY
     assert key is not None
     frame = b"".join(encode_request_frame(key, version, 1, "test", encode_request(key, version, request)))
 
     def decode(buffers: Any) -> Any:
+        if not buffers:
+            return None
         data = memoryview(b"".join(buffers))
         _, position = parse_response_header(data[4:], response_header_version(key, version))
         return decode_response(key, version, data[4 + position :])

@@ -47,11 +47,13 @@ def readable(folder: LogDir) -> Ranges:
 
 
 @pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("has_sums", [True, False])
 @pytest.mark.parametrize("bit", range(5))
-def test_a_changed_bit_in_the_log_starts_deletes_nothing(tmp_path: Path, clean: bool, bit: int) -> None:
-    """In a folder that Kafka has left, or without the sums beside it."""
+def test_a_changed_bit_in_the_log_starts_deletes_nothing(tmp_path: Path, clean: bool, has_sums: bool, bit: int) -> None:
+    """Also in a folder that Kafka has left, or without the sums beside it."""
     expected = make_folder(tmp_path / "data", clean=clean)
-    (tmp_path / "data" / checkpoints.SUMS).unlink()
+    if not has_sums:
+        (tmp_path / "data" / checkpoints.SUMS).unlink()
     size = (tmp_path / "data" / checkpoints.LOG_START_OFFSETS).stat().st_size
     flips = [Damage(checkpoints.LOG_START_OFFSETS, "flip", position, bit) for position in range(size)]
     for damage, copy in damaged_copies(tmp_path / "data", flips, tmp_path):
@@ -63,9 +65,15 @@ def test_a_changed_bit_in_the_log_starts_deletes_nothing(tmp_path: Path, clean: 
         again.abandon()
 
 
-def test_without_damage_the_log_start_of_kafka_is_taken_over(tmp_path: Path) -> None:
-    expected = make_folder(tmp_path / "data", clean=True)
-    (tmp_path / "data" / checkpoints.SUMS).unlink()
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("has_sums", [True, False])
+def test_without_damage_the_log_start_of_kafka_is_taken_over(tmp_path: Path, clean: bool, has_sums: bool) -> None:
+    """Kafka leaves the sums of before where they are. Without its start, deleted records would be back."""
+    expected = make_folder(tmp_path / "data", clean=clean)
+    starts = checkpoints.encode_offsets({SHORTENED: 34})  # as Kafka, which leaves out what begins with its segments
+    (tmp_path / "data" / checkpoints.LOG_START_OFFSETS).write_bytes(starts)
+    if not has_sums:
+        (tmp_path / "data" / checkpoints.SUMS).unlink()
     again = open_dir(tmp_path / "data")
     assert [log.log_start_offset for log in again.logs.values()] == [0, 34]
     assert readable(again) == expected

@@ -91,9 +91,12 @@ def test_a_folder_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").touch()
     with pytest.raises(ClusterFolderError, match="data folder of one node"):
         ClusterPlan.load(tmp_path)
-    (tmp_path / "cluster.json").write_text('{"brokers": 3}')
-    with pytest.raises(ClusterFolderError, match="cannot be read as the plan of a cluster"):
-        ClusterPlan.load(tmp_path)
+    without_brokers = '{"cluster_id": "a", "brokers": {}, "controllers": {"101": 9192}}'
+    wrong_port = without_brokers.replace("{}", '{"1": 99999}')
+    for content in ('{"brokers": 3}', "[]", without_brokers, wrong_port):
+        (tmp_path / "cluster.json").write_text(content)
+        with pytest.raises(ClusterFolderError, match="cannot be read as the plan of a cluster"):
+            ClusterPlan.load(tmp_path)
 
 
 def test_the_folder_of_a_cluster_is_for_its_owner_alone(tmp_path: Path) -> None:
