@@ -67,7 +67,7 @@ driver: setup
 test-browser: driver ## the console in a real Chromium, which the machine must have, some minutes
 	ONCELOG_BROWSER=all $(BIN)/python -m pytest -q tests/browser
 
-test-ecosystem: setup ## other people's software, fetched and run unmodified: Streams, Connect, franz-go, sarama, kafkajs, kcat
+test-ecosystem: setup ## other people's software, fetched and run unmodified: Streams, Connect, franz-go, sarama, Quix Streams, kafkajs, kcat
 	ONCELOG_ECOSYSTEM=1 $(BIN)/python -m pytest -q tests/ecosystem
 
 test-install: setup ## wheel and sdist in empty environments on every supported Python of the machine, two minutes

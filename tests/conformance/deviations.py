@@ -166,6 +166,12 @@ DEVIATIONS: Final[Sequence[Deviation]] = (
         {"error_code": (0, INVALID_REQUEST)},
     ),
     Deviation(
+        "The levels of loggers are no settings here, and no logger is described or named.",
+        r"administering/resources",
+        r"list_config_resources v1 \(\[8\]\)",
+        {"config_resources": ([{"resource_name": "1", "resource_type": 8}], [])},
+    ),
+    Deviation(
         "An entity with two names of one type is refused. Apache Kafka takes the last one.",
         r"securing/quotas-managed",
         r"alter_client_quotas v1 \(twice one type\)",

@@ -92,6 +92,13 @@ def test_sarama(running: BrokerProcess) -> None:
     assert running.wait.transaction_ended("sarama") == "CompleteCommit"
 
 
+def test_quix_streams(running: BrokerProcess, tmp_path: Path) -> None:
+    run_pipeline(running, available(toolchains.quix_command), "quix", str(tmp_path))
+    assert running.wait.transaction_ended("quix") == "CompleteCommit"
+    with running.admin() as admin:
+        assert any(topic.startswith("changelog__quix--") for topic in admin.list_topics())
+
+
 def test_kafkajs(running: BrokerProcess) -> None:
     run_pipeline(running, available(toolchains.node_program), "kafkajs")
     assert running.wait.transaction_ended("kafkajs") == "CompleteCommit"

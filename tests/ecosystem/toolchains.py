@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -55,6 +56,20 @@ def go_program(name: str) -> list[str]:
         folder.mkdir(parents=True, exist_ok=True)
         _run("go", "build", "-o", str(program), f"./{name}", folder=HERE / "go")
     return [str(program)]
+
+
+@functools.cache
+def quix_command() -> list[str]:
+    """Quix Streams, from PyPI, in an environment of its own: it wants an older confluent-kafka than other tests."""
+    program, packages = HERE / "python" / "quix.py", HERE / "python" / "requirements.txt"
+    folder = _folder("quix", packages)
+    python = str(folder / "bin" / "python")
+    if not (folder / _MARKER).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        _run(sys.executable, "-m", "venv", "--clear", str(folder), folder=HERE)
+        _run(python, "-m", "pip", "install", "-q", "-r", str(packages), folder=HERE)
+        (folder / _MARKER).touch()
+    return [python, str(program)]
 
 
 @functools.cache

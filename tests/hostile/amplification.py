@@ -317,6 +317,7 @@ ROWS: Final = (
         {"group_id": "g", "member_id": "m", "subscribed_topic_names": [f"t{n}" for n in range(50_000)]}),
     Row(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, "many groups", {"group_ids": [f"g{n}" for n in range(30_000)]},
         answer_bytes_max=2 * MIB, memory_bytes_max=64 * MIB, codes=_codes(ErrorCode.UNSUPPORTED_VERSION)),
+    Row(ApiKey.LIST_CONFIG_RESOURCES, 1, "one type, many times", {"resource_types": [2] * 150_000}),
     Row(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, "topics that there are not",
         {"topics": [{"name": f"no-{n}"} for n in range(80_000)]}, cpu_s_max=10, answer_bytes_max=4 * MIB,
         memory_bytes_max=64 * MIB),

@@ -11,6 +11,9 @@ from tests.conformance.steps import produce
 ANY_TV: Final = (2,)
 TOPIC: Final = 2
 BROKER: Final = 4
+LOGGER: Final = 8
+CLIENT_METRICS: Final = 16
+GROUP: Final = 32
 
 
 def create(
@@ -309,6 +312,14 @@ def cluster() -> Scenario:
     return Scenario("cluster", steps, topics={}, transaction_versions=ANY_TV)
 
 
+def resources() -> Scenario:
+    """What has settings. Topics are those of other scenarios, too, and are not asked for."""
+    steps = [Step("list_config_resources", 0, {})]
+    kinds = ([BROKER], [LOGGER], [CLIENT_METRICS, BROKER], [GROUP], [0], [1], [BROKER, 99], [BROKER, BROKER])
+    steps += [Step("list_config_resources", 1, {"resource_types": one}, note=str(one)) for one in kinds]
+    return Scenario("resources", steps, topics={}, transaction_versions=ANY_TV)
+
+
 def auto_created() -> Scenario:
     """A metadata request that allows it creates the topic; so does not a produce request."""
     wanted = {"topics.0.error_code": 0}
@@ -397,6 +408,7 @@ SCENARIOS: Final = (
     topic_partitions(),
     coordinators(),
     cluster(),
+    resources(),
     auto_created(),
     too_large(),
     placement(),

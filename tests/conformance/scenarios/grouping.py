@@ -319,6 +319,8 @@ def listed() -> Scenario:
     steps = [*joined("M"), sync("M", assigned=["M"])]
     steps += [described(version) for version in range(7)]
     steps += [described(5, "nobody"), described(6, "nobody")]
+    asked = {"groups": [Name("g"), Name("nobody")], "include_authorized_operations": True}
+    steps += [Step("describe_groups", version, asked, note="operations") for version in (5, 6)]
     # Other scenarios may have committed for the empty group before: now it is there in any case.
     steps += [commit(1, group="", note="empty group"), described(5, "", note="empty")]
     return Scenario("described", steps, transaction_versions=ANY_TV)

@@ -221,6 +221,7 @@ REFUSED = {
         [(Operation.READ, Resource.TOPIC, "t")],
         {TOPIC_REFUSED},
     ),
+    ApiKey.LIST_CONFIG_RESOURCES: (1, {}, [(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER, CLUSTER)], {CLUSTER_REFUSED}),
     ApiKey.CREATE_TOPICS: (
         5,
         {"topics": [{"name": "new", "num_partitions": 1, "replication_factor": 1}]},

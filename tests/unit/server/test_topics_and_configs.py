@@ -26,6 +26,7 @@ from oncelog.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     TopicRequest,
 )
+from oncelog.protocol.messages.list_config_resources import ListConfigResourcesRequest
 from oncelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.unit.server.harness import BrokerInProcess
 
@@ -280,6 +281,21 @@ def test_a_bad_change_is_refused_with_a_reason_and_changes_nothing(
     assert ErrorCode(answer.error_code) is code
     assert answer.error_message
     assert value_and_source(node, TOPIC, "orders", "retention.ms") == ("604800000", 5)
+
+
+def test_topics_and_brokers_are_listed_as_what_has_settings(node: BrokerInProcess) -> None:
+    node.create("orders", 1)
+    node.create("invoices", 1)
+
+    def listed(*kinds: int, version: int = 1) -> set[tuple[int, str]]:
+        answer = node.call(ListConfigResourcesRequest(resource_types=list(kinds)), version)
+        assert answer.error_code == 0
+        return {(found.resource_type, found.resource_name) for found in answer.config_resources}
+
+    topics, brokers = {(TOPIC, "orders"), (TOPIC, "invoices")}, {(BROKER, str(node.broker.node_id))}
+    assert listed(TOPIC) == topics
+    assert listed(TOPIC, BROKER) == listed() == topics | brokers
+    assert listed(version=0) == set()
 
 
 def test_a_topic_setting_without_effect_is_named_in_the_log_and_when_it_is_described(

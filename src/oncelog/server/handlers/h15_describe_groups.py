@@ -19,7 +19,7 @@ def handle(broker: Broker, request: DescribeGroupsRequest, context: RequestConte
     if request.include_authorized_operations:
         for group in groups:
             yield
-            if group.error_code != ErrorCode.GROUP_AUTHORIZATION_FAILED:
+            if group.error_code == ErrorCode.NONE:
                 group.authorized_operations = context.operations_on(Resource.GROUP, group.group_id)
     return DescribeGroupsResponse(groups=groups)
 
