@@ -14,6 +14,7 @@ from oncelog.protocol.batch import iter_headers
 from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
+from oncelog.storage import partition_metadata
 from oncelog.storage.log_dir import LogDir, LogDirError
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.test_transactions import Producer, stable
@@ -225,3 +226,13 @@ def test_a_producer_id_that_somebody_made_up_is_not_given_out_either(tmp_path: P
     assert set(given).isdisjoint({5, 2**62 - 1, 2**63 - 1})
     assert max(given) < 2**63
     node.broker.stop()
+
+
+def test_a_coordinator_begins_above_the_epochs_of_its_markers_if_its_own_log_is_lost_as_well(tmp_path: Path) -> None:
+    """Partitions would refuse its markers as those of a coordinator that was replaced."""
+    history = History(tmp_path / "data", clean=False)
+    lose_all(history)
+    for path in (history.folder / f"{TRANSACTION_STATE_TOPIC}-0").iterdir():
+        if path.name != partition_metadata.FILE_NAME:
+            path.unlink()
+    history.check(BrokerInProcess(history.folder, SETTINGS))
