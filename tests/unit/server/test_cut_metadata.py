@@ -236,3 +236,15 @@ def test_a_coordinator_begins_above_the_epochs_of_its_markers_if_its_own_log_is_
         if path.name != partition_metadata.FILE_NAME:
             path.unlink()
     history.check(BrokerInProcess(history.folder, SETTINGS))
+
+
+def test_a_producer_id_that_only_its_transactional_id_has_is_not_given_out_again(tmp_path: Path) -> None:
+    """It has written nothing, so that no partition has seen it."""
+    node = BrokerInProcess(tmp_path / "data", SETTINGS)
+    silent = Producer(node, "silent")
+    assert silent.init().value.error_code == 0
+    node.stop(clean=False)
+    shutil.rmtree(metadata_log(node.folder).parent)
+    node = BrokerInProcess(node.folder, SETTINGS)
+    answer = node.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4)
+    assert answer.producer_id > silent.pid
