@@ -119,17 +119,17 @@ SERVER_MUTANTS = [
         (suite("tests/unit/server/test_turns.py", "-k", "other_work_ends"),),
     ),
     Mutant(
+        "a node in its first life does not notice that its metadata is lost",
+        "oncelog.server.own_controller",
+        "elif not self.log.committed.end_offset and self._broker.log_dir.logs:",
+        "elif False:",
+        (suite("tests/unit/server/test_cut_metadata.py", "-k", "first_life"),),
+    ),
+    Mutant(
         "a coordinator begins below the epochs of its markers",
         "oncelog.cluster.adoption",
         "max(epochs.get(TRANSACTION_STATE_TOPIC, -1), survey.coordinator_epoch)",
         "epochs.get(TRANSACTION_STATE_TOPIC, -1)",
         (suite("tests/unit/server/test_cut_metadata.py", "-k", "above_the_epochs"),),
-    ),
-    Mutant(
-        "producer ids that only transactional ids have are given out again",
-        "oncelog.cluster.adoption",
-        "        highest_id = max(chain([highest_id], _producer_ids_of_transactions(logs)))\n",
-        "",
-        (suite("tests/unit/server/test_cut_metadata.py", "-k", "only_its_transactional"),),
     ),
 ]

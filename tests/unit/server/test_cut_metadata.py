@@ -248,3 +248,15 @@ def test_a_producer_id_that_only_its_transactional_id_has_is_not_given_out_again
     node = BrokerInProcess(node.folder, SETTINGS)
     answer = node.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4)
     assert answer.producer_id > silent.pid
+
+
+def test_topics_are_taken_over_when_the_metadata_of_a_nodes_first_life_is_lost(tmp_path: Path) -> None:
+    """Nothing says how long it was, and no producer id that it must have given out. It is removed as a message says."""
+    node = BrokerInProcess(tmp_path / "data", SETTINGS)
+    node.create(TOPIC)
+    assert node.produce(TOPIC, [b"a"]).error_code == 0
+    node.stop(clean=False)
+    shutil.rmtree(metadata_log(node.folder).parent)
+    node = BrokerInProcess(node.folder, SETTINGS)
+    assert list(node.broker.metadata.topics) == [TOPIC]
+    assert len(read_committed(node.broker.partitions.get(TOPIC, 0).log)) == 1
