@@ -202,4 +202,42 @@ COORDINATOR_MUTANTS = [
         "            pass\n",
         (suite("tests/unit/server/test_own_controller.py", "-k", "logs_are_read"),),
     ),
+    Mutant(
+        "a shard writes behind an append that failed half way",
+        "oncelog.server.coordinator_runtime",
+        "        if live.is_stale:\n",
+        "        if False:\n",
+        (
+            suite("tests/unit/server/test_coordinator_runtime.py", "-k", "nothing_is_written"),
+            histories(5, "as-logged", theme="repairs"),
+        ),
+    ),
+    Mutant(
+        "a decision that an append left behind waits for a request",
+        "oncelog.server.coordinator_runtime",
+        "            self._reload_later(live)\n        instead",
+        "        instead",
+        (suite("tests/unit/server/test_coordinator_runtime.py", "-k", "nothing_is_written"),),
+    ),
+    Mutant(
+        "a marker is written while its groups are being loaded",
+        "oncelog.server.markers",
+        "if where.topic == GROUP_METADATA_TOPIC and not broker.groups.is_ready(where.partition):",
+        "if False:",
+        (suite("tests/unit/server/test_coordinator_runtime.py", "-k", "groups_are_loaded"),),
+    ),
+    Mutant(
+        "topics that are deleted while groups are loaded keep their offsets",
+        "oncelog.server.group_runtime",
+        "                self._deleted_topics.setdefault(live.index, []).extend(gone)",
+        "                pass",
+        (suite("tests/unit/server/test_coordinator_runtime.py", "-k", "groups_are_loaded"),),
+    ),
+    Mutant(
+        "only the first part of offsets has the word of the coordinator",
+        "oncelog.server.handlers.h28_txn_offset_commit",
+        "self._commit_part(request, response, guard))\n",
+        "self._commit_part(request, response, None if committed else guard))\n",
+        (suite("tests/unit/server/test_long_requests.py", "-k", "behind_a_part"),),
+    ),
 ]

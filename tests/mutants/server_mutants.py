@@ -104,4 +104,32 @@ SERVER_MUTANTS = [
         "            pass\n",
         (suite("tests/unit/server/test_own_controller.py", "-k", "shortened_while"),),
     ),
+    Mutant(
+        "a fetch sends what it read of a log that has changed",
+        "oncelog.server.handlers.h01_fetch",
+        "if (yield from self._name_aborted(read, partition, aborted, total_bytes)):",
+        "if (yield from self._name_aborted(read, partition, aborted, total_bytes)) or True:",
+        (suite("tests/unit/server/test_aborted_transactions.py", "-k", "reads_a_log_again"),),
+    ),
+    Mutant(
+        "work that ends and begins other work asks for two turns",
+        "oncelog.server.turns",
+        "if not self._is_asked and (self._unfinished or self._paused):",
+        "if self._unfinished or self._paused:",
+        (suite("tests/unit/server/test_turns.py", "-k", "other_work_ends"),),
+    ),
+    Mutant(
+        "a node in its first life does not notice that its metadata is lost",
+        "oncelog.server.own_controller",
+        "elif not self.log.committed.end_offset and self._broker.log_dir.logs:",
+        "elif False:",
+        (suite("tests/unit/server/test_cut_metadata.py", "-k", "first_life"),),
+    ),
+    Mutant(
+        "a coordinator begins below the epochs of its markers",
+        "oncelog.cluster.adoption",
+        "max(epochs.get(TRANSACTION_STATE_TOPIC, -1), survey.coordinator_epoch)",
+        "epochs.get(TRANSACTION_STATE_TOPIC, -1)",
+        (suite("tests/unit/server/test_cut_metadata.py", "-k", "above_the_epochs"),),
+    ),
 ]

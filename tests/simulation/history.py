@@ -35,6 +35,7 @@ from tests.simulation.operators import (
 from tests.simulation.plan import SHORT_EPOCHS, Plan
 from tests.simulation.producers import NEW_DIALECTS, OLD_DIALECTS, Dialect, IdempotentProducer, TxnProducer
 from tests.simulation.readers import OffsetWatcher, Reader
+from tests.simulation.small_steps import small_steps
 from tests.simulation.station import CRASH_POINTS, SimulatedCrash, Station
 from tests.simulation.two_phase import PARTICIPANT, Participant, Vote, settle_all
 from tests.simulation.wire import Identity, Place, Seen
@@ -45,6 +46,20 @@ START_MS: Final = 1_700_000_000_000
 TROUBLE_MS_MAX: Final = 60_000
 SKEW_MS_MAX: Final = 1_700_000
 """Twice this is below an hour, from which on a broker refuses the timestamps of before (INVALID_TIMESTAMP)."""
+TURNS_MS: Final = (0, 0, 0, 0, 0, 1, 3, 20)
+"""How long work in small steps waits for its next turn."""
+HALF_WAY: Final = (
+    "log.append.after_write",
+    "log.append.after_indexes",
+    "log.append.before_txn_index",
+    "txn_index.append.before_write",
+    "log.roll.before_create",
+    "segment.create.after_log_file",
+    "log.snapshot.before_write",
+    "cleaner.before_fsync",
+    "cleaner.swap.before_rename",
+    "checkpoint.before_rename",
+)
 STEPS_MAX: Final = 40_000
 INPUTS: Final = 6
 
@@ -158,7 +173,7 @@ class History:
 
     def play(self) -> None:
         """Raises the first Violation."""
-        with self.station.installed(), short_epochs(self.plan.short_epochs):
+        with self.station.installed(), short_epochs(self.plan.short_epochs), small_steps(self.plan.small_steps):
             self._prepare()
             self._trouble()
             self._make_peace()
@@ -209,7 +224,7 @@ class History:
 
     def _table_configs(self) -> dict[str, object]:
         return {
-            "cleanup.policy": "compact",
+            "cleanup.policy": "compact,delete" if self.plan.deletes else "compact",
             "internal.segment.bytes": 300,
             "min.cleanable.dirty.ratio": "0.01",
             "delete.retention.ms": self.plan.tombstones_ms,
@@ -227,6 +242,9 @@ class History:
             self.station.lag_ms = lambda: (
                 lag_rng.randrange(1, plan.lag_ms_max) if lag_rng.randrange(1000) < plan.lag_permille else 0
             )
+        if plan.small_steps:
+            turns_rng = random.Random(f"turns {self.seed}")
+            self.station.turn_ms = lambda: turns_rng.choice(TURNS_MS)
         self.in_trouble = True
         self._crashes_left = plan.crashes
         self._cast()
@@ -374,6 +392,10 @@ class History:
             self.station.arm_disk_trouble(
                 "log.append.before_write", lambda: rng.randrange(1000) < self.plan.disk_trouble
             )
+            for point in HALF_WAY if self.plan.half_writes else ():
+                self.station.arm_disk_trouble(
+                    point, lambda: self.station.broker is not None and rng.randrange(1000) < self.plan.half_writes
+                )
         if self._crashes_left <= 0:
             return
         if self.plan.crash_points and self.rng.random() < 0.75:
@@ -445,12 +467,21 @@ class History:
 
     def _look(self) -> None:
         """What must hold at every moment."""
+        self._look_at_end()
         self.model.removals.latest_wall_ms = self.clock.now_ms() + self._latest_skew_ms
         invariants.check_ends(self, self._ends)
         if self.steps % 64 == 0:
             self.network.check_nobody_waits()
         if self.model.problems:
             raise self.model.problems[0]
+
+    def _look_at_end(self) -> None:
+        """A broker whose own controller cannot write ends, and somebody starts it again."""
+        broker = self.station.broker
+        if self.in_trouble and broker is not None and broker.membership is not None and broker.membership.ended.done:
+            self.trace("broker", "ends by itself")
+            self.station.crash()
+            self._come_back_later()
 
     def _run_for(self, duration_ms: int) -> None:
         end_ms = self.clock.now_ms() + duration_ms
@@ -462,7 +493,7 @@ class History:
     def _make_peace(self) -> None:
         self.trace("peace", "begins")
         self.station.disarm()
-        self.station.lag_ms = lambda: 0
+        self.station.lag_ms = self.station.turn_ms = lambda: 0
         self.network.weather = Weather()
         self._put_clock_right()
         if not self.plan.drains:

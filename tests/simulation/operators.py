@@ -59,7 +59,7 @@ class RecordDeleter(Actor):
     def script(self) -> Script[None]:
         while self.history.in_trouble:
             yield self.rng.randrange(200, 4_000)
-            place = self.rng.choice(self.history.output_places)
+            place = self.rng.choice(self.history.places)
             end = self.history.onlooker.positions[place]
             offset = end if self.chance(400) else self.rng.randrange(end + 1)
             arrived, answered = self.model.removals.deleting(place, offset)

@@ -30,7 +30,9 @@ THEMES: Final = {
     "repetitions": 0.04,
     "dawdling": 0.02,
     "clock": 0.03,
-    "anything": 0.49,
+    "steps": 0.06,
+    "repairs": 0.04,
+    "anything": 0.39,
 }
 """What histories are about, and the share of those that are."""
 
@@ -76,6 +78,8 @@ class Plan:
     lag_ms_max: int = 200
     disk_trouble: int = 0
     """Permille of appends that find the disk full."""
+    half_writes: int = 0
+    """Permille of writes that find the disk full when a part of them is done. Only with `disk_trouble`."""
     compaction: bool = False
     """The logs of the coordinators are cleaned all the time."""
     doomed_topic: bool = False
@@ -92,6 +96,8 @@ class Plan:
     dawdlers: int = 0
     """Producers that keep a transaction busy for longer than it may be open."""
     slow_worker: bool = False
+    small_steps: bool = False
+    """Work that takes turns takes as many as it can, and others come in between."""
     short_epochs: bool = False
     id_expiration: bool = False
     parking: bool = True
@@ -265,6 +271,7 @@ class Plan:
             clean_stops=rng.choice((0, 1)),
             power_cuts=False,
             weather=Weather(break_after=rng.choice((0, 40))),
+            deletes=rng.random() < 0.3,
         )
 
     @classmethod
@@ -351,6 +358,26 @@ class Plan:
             crashes=rng.choice((0, 0, 1)),
             drains=True,
         )
+
+    @classmethod
+    def _draw_steps(cls, rng: random.Random) -> Plan:
+        """All that is done in steps meets what others do between them."""
+        plan = cls._draw_work_on_logs(rng)
+        plan.small_steps = True
+        return plan
+
+    @classmethod
+    def _draw_repairs(cls, rng: random.Random) -> Plan:
+        """What is written is left half done, so that logs are read again and coordinators begin anew meanwhile."""
+        plan = cls._draw_work_on_logs(rng)
+        plan.disk_trouble, plan.half_writes = 10, rng.choice((10, 40))
+        plan.late_producers, plan.verification = 0, True
+        return plan
+
+    @classmethod
+    def _draw_work_on_logs(cls, rng: random.Random) -> Plan:
+        draw = rng.choice((cls._draw_anything, cls._draw_cleaning, cls._draw_table, cls._draw_removal))
+        return draw(rng)
 
     @staticmethod
     def _draw_weather(rng: random.Random) -> Weather:

@@ -27,6 +27,7 @@ from oncelog.core.promise import Promise
 from oncelog.core.worker import InlineWorker, Worker
 from oncelog.protocol.messages.broker_registration import Listener
 from oncelog.server.broker import Broker, Environment
+from oncelog.server.turns import Turns
 from tests.virtual_clock import VirtualScheduler
 
 T = TypeVar("T")
@@ -194,6 +195,10 @@ class Station:
         """By how much the clock of the machine is wrong."""
         self.lag_ms: Callable[[], int] = lambda: 0
         """How long the high watermark trails an append, as with replicas: asked for each append."""
+        self.turn_ms: Callable[[], int] = lambda: 0
+        """How long work in steps waits for its next turn: asked for each turn."""
+        self.turns = 0
+        """How many there were."""
         self._rng = rng
         self._settings = BROKER_CONFIG.parse(settings)
         self._slow_worker = slow_worker
@@ -220,6 +225,7 @@ class Station:
         logger.handlers, logger.propagate = [self.errors], False
         logger.setLevel(logging.ERROR)
         advance, fsync, fdatasync = Partition.advance_high_watermark, os.fsync, os.fdatasync
+        take_turn = Turns._take_turn
         station = self
 
         def lagging(partition: Partition, offset: int) -> None:
@@ -229,6 +235,14 @@ class Station:
             else:
                 advance(partition, offset)
 
+        def late(turns: Turns) -> None:
+            station.turns += 1
+            delay_ms = station.turn_ms()
+            if delay_ms and station._scheduler is not None:
+                station._scheduler.call_later_ms(delay_ms, lambda: take_turn(turns))
+            else:
+                take_turn(turns)
+
         def noted(original: Callable[[int], None]) -> Callable[[int], None]:
             def sync(descriptor: int) -> None:
                 original(descriptor)
@@ -237,12 +251,14 @@ class Station:
             return sync
 
         Partition.advance_high_watermark = lagging  # type: ignore[method-assign]
+        Turns._take_turn = late  # type: ignore[method-assign]
         os.fsync, os.fdatasync = noted(fsync), noted(fdatasync)  # type: ignore[assignment]
         try:
             yield self
         finally:
             failpoints.disarm_all()
             Partition.advance_high_watermark = advance  # type: ignore[method-assign]
+            Turns._take_turn = take_turn  # type: ignore[method-assign]
             os.fsync, os.fdatasync = fsync, fdatasync
             logger.handlers, level, logger.propagate = before
             logger.setLevel(level)

@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from oncelog.core.ids import TRANSACTION_STATE_TOPIC
+from oncelog.storage.log import Log
+from oncelog.storage.txn_index_keeper import SegmentGoneError
 from tests.simulation.model import Fate
 from tests.simulation.runner import play, play_all, random_seeds
 
@@ -93,3 +96,40 @@ def test_records_are_deleted_grow_old_and_are_superseded() -> None:
     assert deleted > 50
     assert started > 20, "of logs that were not emptied"
     assert superseded > 20
+
+
+def test_work_in_steps_meets_what_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where time stands still while something is done, it would all be done at once."""
+    interrupted = 0
+
+    def raised(self: SegmentGoneError, *texts: str) -> None:
+        nonlocal interrupted
+        interrupted += 1
+
+    monkeypatch.setattr(SegmentGoneError, "__init__", raised, raising=False)
+    turns = 0
+    for seed in range(1, 13):
+        history, failure = play(seed, "steps")
+        assert failure is None, str(failure)
+        turns += history.station.turns
+    assert turns > 10_000
+    assert interrupted > 0
+
+
+def test_logs_are_repaired_and_coordinators_loaded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While they are asked, and not at a start alone."""
+    repaired: list[str] = []
+    repair = Log.repair
+
+    def noted(log: Log) -> None:
+        had_failed = log.has_failed
+        repair(log)
+        if had_failed:
+            repaired.append(log.topic_partition.topic)
+
+    monkeypatch.setattr(Log, "repair", noted)
+    for seed in range(1, 13):
+        failure = play(seed, "repairs")[1]
+        assert failure is None, str(failure)
+    assert len(repaired) > 5
+    assert TRANSACTION_STATE_TOPIC in repaired

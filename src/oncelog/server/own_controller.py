@@ -110,6 +110,9 @@ class OwnController:
                 draft.mark_cut(f"its last {self.log.torn_bytes} bytes are torn or damaged")
             elif self.log.committed.end_offset < known.end_offset:
                 draft.mark_cut(f"it ends at offset {self.log.committed.end_offset} and was longer")
+            elif not self.log.committed.end_offset and self._broker.log_dir.logs:
+                # Its length is noted when it is known: not in the first life of a node that was killed.
+                draft.mark_cut("it is empty, although there are logs of topics")
         elif self._path.exists():
             from oncelog.cluster.journal_entries import draft_of_journal  # of earlier versions
 

@@ -293,7 +293,7 @@ class Log:
                 offset,
                 max_bytes,
                 end_offset=end_offset,
-                reads_to_end=end_offset == self.log_end_offset,
+                reads_to_end=self._is_end(end_offset),
                 min_one_batch=min_one_batch,
             )
         except OSError as error:
@@ -304,8 +304,12 @@ class Log:
         end_offset = min(end_offset, self.log_end_offset)
         if not self.log_start_offset <= offset < end_offset:
             return 0
-        reads_to_end = end_offset == self.log_end_offset
+        reads_to_end = self._is_end(end_offset)
         return self.files.reader.available_bytes(offset, end_offset=end_offset, reads_to_end=reads_to_end)
+
+    def _is_end(self, offset: int) -> bool:
+        """Whether the files end there, too. An append that failed half way may have left a batch behind the end."""
+        return offset == self.log_end_offset and not self._health.failure
 
     def aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedTxn]:
         """Aborted transactions with data in [fetch_offset, upper_bound), in the order of their markers."""

@@ -11,10 +11,11 @@ import pytest
 
 from oncelog.client.visibility import IsolationLevel, visible_batches
 from oncelog.cluster.partition import Partition
+from oncelog.core.errors import ErrorCode
 from oncelog.core.steps import at_once
 from oncelog.protocol.batch import CorruptBatchError, decode_records
 from oncelog.protocol.messages.fetch import PartitionData
-from oncelog.server import aborted_transactions
+from oncelog.server import aborted_transactions, turns
 from oncelog.server.aborted_transactions import AbortedTransactions
 from oncelog.storage import txn_index
 from tests.unit.server.harness import BrokerInProcess
@@ -196,3 +197,28 @@ def test_segments_that_go_before_the_answer_is_cut_are_missed(
         next(steps)
     log.delete_records(second.base_offset)
     assert at_once(steps) is False
+
+
+def test_a_fetch_reads_a_log_again_that_changes_while_it_is_searched(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records whose aborted transactions can no longer be named are not sent."""
+    monkeypatch.setattr(txn_index, "_READ_CHUNK_ENTRIES", 2)
+    partition = partition_of(node)
+    producers = Producers(partition)
+    for producer in range(1, NAMED_MAX):
+        producers.write(producer)
+    producers.end_all(commit_every=100)
+    end_offset = partition.log.roll(NOW_MS).base_offset
+    producers.write(1)
+    producers.end(1, commit=True)
+    producers.end_all(1)
+    request = fetch_request(node, {("orders", 0): 0})
+    request.isolation_level = IsolationLevel.READ_COMMITTED
+    monkeypatch.setattr(turns, "SLICE_MS", 0)
+    waiting = node.send(request, FETCH_VERSION)
+    assert not waiting.done
+    partition.delete_records(end_offset)
+    node.clock.advance_ms(0)
+    answer = only_partition(waiting.value)
+    assert (answer.error_code, len(answer.records or b"")) == (ErrorCode.OFFSET_OUT_OF_RANGE, 0)

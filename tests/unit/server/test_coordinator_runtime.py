@@ -20,11 +20,14 @@ from oncelog.protocol.messages.end_txn import EndTxnRequest
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from oncelog.server import shard_log
 from oncelog.server.log_upkeep import REPAIR_CHECK_INTERVAL_MS
+from oncelog.server.markers import RETRY_MS as MARKER_RETRY_MS
 from oncelog.storage.log import Log
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.held_worker import hold_worker
 from tests.unit.server.test_flusher import SETTINGS, commit_offset, error_of, fetch_offset, send, settle
 from tests.unit.server.test_transactions import Producer
+from tests.unit.server.test_transactions import commit_offsets as commit_in_transaction
+from tests.unit.server.test_transactions import fetch_offset as fetch_stable_offset
 
 
 @pytest.fixture
@@ -191,6 +194,45 @@ def test_a_load_ends_when_the_broker_resigns_meanwhile(node: BrokerInProcess, mo
     regain(node, where)
     node.clock.advance_ms(1)
     assert fetch_offset(node).value == (ErrorCode.NONE, 5)
+
+
+def load_slowly(node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups are being loaded, each record in a turn of its own."""
+    monkeypatch.setattr(shard_log, "LOAD_SLICE_RECORDS", 1)
+    where = TopicPartition(GROUP_METADATA_TOPIC, node.broker.groups.partition_of("g"))
+    lose(node, where)
+    regain(node, where)
+    assert not node.broker.groups.is_ready(where.partition)
+
+
+@pytest.mark.parametrize("settings", [{**SETTINGS, "oncelog.acks.fsync": "false"}])
+def test_offsets_of_a_topic_that_is_deleted_while_groups_are_loaded_go(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.until(node.broker.internal_topic(GROUP_METADATA_TOPIC))
+    for _ in range(20):
+        commit_offset(node)
+    assert fetch_offset(node).value == (ErrorCode.NONE, 5)
+    load_slowly(node, monkeypatch)
+    node.broker.groups.on_topic_deleted(node.broker.metadata.topics["t"])
+    node.clock.advance_ms(1)
+    assert fetch_offset(node).value == (ErrorCode.NONE, -1)
+
+
+@pytest.mark.parametrize("settings", [{**SETTINGS, "oncelog.acks.fsync": "false"}])
+def test_a_marker_waits_until_groups_are_loaded(node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The load does not read what is appended after it has begun: what is pending would be so for ever."""
+    node.create("orders")
+    node.until(node.broker.internal_topic(GROUP_METADATA_TOPIC))
+    for _ in range(20):
+        commit_offset(node)
+    producer = Producer(node, "x")
+    producer.init()
+    assert commit_in_transaction(producer, "g", 7) == ErrorCode.NONE
+    load_slowly(node, monkeypatch)
+    assert producer.end(True).value.error_code == ErrorCode.NONE
+    node.clock.advance_ms(2 * MARKER_RETRY_MS)
+    assert fetch_stable_offset(node, "g") == (ErrorCode.NONE, 7)
 
 
 @pytest.mark.parametrize("settings", [{**SETTINGS, "oncelog.acks.fsync": "false"}])

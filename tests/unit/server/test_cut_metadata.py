@@ -14,6 +14,7 @@ from oncelog.protocol.batch import iter_headers
 from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
+from oncelog.storage import partition_metadata
 from oncelog.storage.log_dir import LogDir, LogDirError
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.test_transactions import Producer, stable
@@ -225,3 +226,37 @@ def test_a_producer_id_that_somebody_made_up_is_not_given_out_either(tmp_path: P
     assert set(given).isdisjoint({5, 2**62 - 1, 2**63 - 1})
     assert max(given) < 2**63
     node.broker.stop()
+
+
+def test_a_coordinator_begins_above_the_epochs_of_its_markers_if_its_own_log_is_lost_as_well(tmp_path: Path) -> None:
+    """Partitions would refuse its markers as those of a coordinator that was replaced."""
+    history = History(tmp_path / "data", clean=False)
+    lose_all(history)
+    for path in (history.folder / f"{TRANSACTION_STATE_TOPIC}-0").iterdir():
+        if path.name != partition_metadata.FILE_NAME:
+            path.unlink()
+    history.check(BrokerInProcess(history.folder, SETTINGS))
+
+
+def test_a_producer_id_that_only_its_transactional_id_has_is_not_given_out_again(tmp_path: Path) -> None:
+    """It has written nothing, so that no partition has seen it."""
+    node = BrokerInProcess(tmp_path / "data", SETTINGS)
+    silent = Producer(node, "silent")
+    assert silent.init().value.error_code == 0
+    node.stop(clean=False)
+    shutil.rmtree(metadata_log(node.folder).parent)
+    node = BrokerInProcess(node.folder, SETTINGS)
+    answer = node.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4)
+    assert answer.producer_id > silent.pid
+
+
+def test_topics_are_taken_over_when_the_metadata_of_a_nodes_first_life_is_lost(tmp_path: Path) -> None:
+    """Nothing says how long it was, and no producer id that it must have given out. It is removed as a message says."""
+    node = BrokerInProcess(tmp_path / "data", SETTINGS)
+    node.create(TOPIC)
+    assert node.produce(TOPIC, [b"a"]).error_code == 0
+    node.stop(clean=False)
+    shutil.rmtree(metadata_log(node.folder).parent)
+    node = BrokerInProcess(node.folder, SETTINGS)
+    assert list(node.broker.metadata.topics) == [TOPIC]
+    assert len(read_committed(node.broker.partitions.get(TOPIC, 0).log)) == 1

@@ -397,14 +397,14 @@ def test_a_marker_stays_as_long_as_data_of_its_transaction(log: Log) -> None:
 
 
 def test_a_marker_beyond_the_bound_decides_data_below_it(log: Log) -> None:
-    put(log, ("a", "1"))
-    put_txn(log, 5, 0, ("a", "aborted"))
+    put(log, ("a", "1"), ("b", "1"))
+    put_txn(log, 5, 0, ("b", "aborted"))
     put_txn(log, 6, 0, ("a", "committed"))
     log.roll(NOW_MS)
     end_txn(log, 5, commit=False)
     end_txn(log, 6, commit=True)
-    assert clean(log, roll=False) == 3
-    assert survivors(log) == [(2, "a", "committed")]
+    assert clean(log, roll=False) == 4
+    assert survivors(log) == [(1, "b", "1"), (3, "a", "committed")]
 
 
 def test_the_last_batch_of_an_active_producer_stays_empty(log: Log) -> None:

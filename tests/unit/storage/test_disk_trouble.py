@@ -26,6 +26,7 @@ from tests.unit.storage.log_harness import (
     batch,
     copy_log,
     end_txn,
+    headers_in,
     new_log,
     read_all,
     reopen,
@@ -418,3 +419,27 @@ def _fill(ballast: Path) -> None:
             size = file.tell()
     with ballast.open("r+b") as file:
         file.truncate(max(0, size - 2 * 4096))
+
+
+@pytest.mark.parametrize("point", ["log.append.after_write", "log.append.after_indexes", "log.append.before_txn_index"])
+def test_what_an_append_left_behind_is_not_read_before_the_log_is_repaired(tmp_path: Path, point: str) -> None:
+    """Readers would go on behind the high watermark, where the next fetch is out of range."""
+    log = new_log(tmp_path, CONFIG)
+    append(log)
+    append_txn(log, 5)
+
+    def fail() -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    failpoints.arm(point, fail)
+    with pytest.raises(KafkaError):
+        end_txn(log, 5, commit=False)
+    failpoints.disarm_all()
+    end_offset = log.log_end_offset
+    size_bytes = 2 * len(batch())
+    assert [header.last_offset for header in headers_in(read_all(log))] == [0, 1]
+    assert log.available_bytes(0, end_offset=end_offset) == len(read_all(log)) == size_bytes
+    assert log.read(end_offset, 1_000, end_offset=end_offset).data == b""
+    log.repair()
+    assert log.log_end_offset == end_offset + 1
+    assert len(headers_in(read_all(log))) == 3
