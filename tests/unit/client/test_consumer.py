@@ -402,6 +402,29 @@ def test_a_callback_that_raises_does_not_end_the_rebalances(
     wait_until(lambda: [client.poll(50)] and client.assignment() == frozenset(both(topic)))
 
 
+def test_an_asynchronous_consumer_may_be_closed_twice_and_its_close_be_cancelled(
+    servers: str, full_topic: str, unique: Any
+) -> None:
+    settings = {"bootstrap.servers": servers, "group.id": unique("group")}
+
+    async def close_twice(cancel_after: int) -> int:
+        client = AsyncConsumer(settings)
+        await client.subscribe([full_topic])
+        while not client.assignment():
+            await client.poll(50)
+        closing = asyncio.create_task(client.close())
+        for _ in range(cancel_after):
+            await asyncio.sleep(0)
+        closing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await closing
+        await client.close()
+        return len(asyncio.all_tasks()) - 1
+
+    for cancel_after in (1, 2, 3, 5, 8, 13, 1000):
+        assert asyncio.run(close_twice(cancel_after)) == 0
+
+
 def test_a_poll_that_is_cancelled_within_a_callback_does_not_end_the_rebalances(
     servers: str, full_topic: str, topic: str, unique: Any
 ) -> None:
