@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from oncelog.cli.secure_start import SecureStart
 
 
+def _warn_if_secure_before(folder: Path) -> None:
+    made = folder.absolute().with_name(f"{folder.name}-secure")  # as `secure_start` names it
+    if made.is_dir():
+        logging.getLogger("oncelog.server").warning(
+            "%s was served with --secure, which is left out now: whoever reaches this broker may do everything", folder
+        )
+
+
 def _secure_start(folder: Path) -> SecureStart:
     require_extra("security", "what makes certificates", "cryptography")
     from oncelog.cli.secure_start import SecureStart
@@ -84,6 +92,8 @@ def serve_command(
         if secured is not None:
             made = server_main.load_settings(None, (), secured.settings(settings))
             settings = Settings(made.table, {**settings.values, **made.values}, pinned=settings.pinned | made.pinned)
+        elif not settings.text("authorizer.class.name"):
+            _warn_if_secure_before(folder)
 
         with ExitStack() as children:
 

@@ -392,9 +392,11 @@ class ConsumerCore:
     async def close(self) -> None:
         self._closed = True
         self._changed.set()
-        await self.leave("the consumer was closed")
-        await self._tasks.close()
-        await self.cluster.close()
+        try:
+            await self.leave("the consumer was closed")
+        finally:  # also if this is cancelled
+            await self._tasks.close()
+            await self.cluster.close()
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offsets that are still there."""

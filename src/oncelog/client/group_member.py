@@ -287,6 +287,7 @@ class GroupMember:
                 MemberIdentity(member_id=member_id, group_instance_id=self._config.group_instance_id, reason=reason)
             ],
         )
+        self.member_id = ""  # to leave again would be somebody else's request
         # A member that cannot say goodbye is noticed by its missing heartbeats.
         timeout_ms = min(LEAVE_TIMEOUT_MS, self._config.client.default_api_timeout_ms)
         with contextlib.suppress(KafkaError, TimeoutError):

@@ -32,6 +32,12 @@ class Gate(Protocol):
         """Take note of a failed batch, and give the error that its records are to see."""
 
 
+def _look_at(delivered: asyncio.Future[Delivery]) -> None:
+    """What came of it is told by the futures of its records; asyncio would log an error that nobody has seen."""
+    if not delivered.cancelled():
+        delivered.exception()
+
+
 class Sender:
     """Works on one event loop; only `wake` may be called from elsewhere."""
 
@@ -173,10 +179,10 @@ class Sender:
         batches = self.accumulator.make_all_ready()
         self.send_ready()
         waits = [asyncio.wrap_future(batch.delivered) for batch in batches]
+        for wait in waits:
+            wait.add_done_callback(_look_at)  # also if this is cancelled before
         if waits:
             await asyncio.wait(waits)
-            for wait in waits:
-                wait.exception()
 
     def fail_waiting(self, error: KafkaError) -> None:
         """Give up every batch that was not sent yet."""

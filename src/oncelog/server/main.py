@@ -88,7 +88,7 @@ def load_settings(config_file: Path | None, assignments: Sequence[str], override
     entries: dict[str, str] = {}
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
-        if not equals:
+        if not equals or not name.strip():
             raise ConfigError(f"--set {assignment!r}: expected KEY=VALUE")
         entries[name.strip()] = value
     entries.update(overrides)

@@ -11,7 +11,7 @@ Names are imported when they are used, so that `oncelog.spark.java` can be asked
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -80,5 +80,7 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     for module, names in _MODULES.items():
         if name in names:
+            if module != "java" and importlib.util.find_spec("pyspark") is None:
+                raise ModuleNotFoundError(f"{name} needs Spark: pip install 'oncelog[spark]'", name="pyspark")
             return getattr(importlib.import_module(f"oncelog.spark.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -73,6 +73,7 @@ def test_a_hang_up_that_is_ignored_stays_so(tmp_path: Path) -> None:
         (["--listen", "nowhere"], "not of the form HOST:PORT"),
         (["--listen", "SSL://127.0.0.1:1"], "ssl.keystore.location: a listener with TLS needs"),
         (["--set", "num.partitions"], "expected KEY=VALUE"),
+        (["--set", "=3"], "expected KEY=VALUE"),
         (["--set", "num.partitons=3"], "did you mean num.partitions?"),
         (["--set", "num.partitions=none"], "must be a whole number"),
         (["--config", "/does/not/exist"], "does not exist"),

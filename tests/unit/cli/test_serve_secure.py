@@ -26,6 +26,7 @@ from oncelog.core.address import Address
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.properties import parse_properties
 from oncelog.security.jaas import parse_jaas
+from oncelog.testing import BrokerProcess
 from peers.kafka.kafka import free_port
 from tests.waiting import wait_until
 
@@ -253,3 +254,14 @@ def test_what_it_would_have_to_undo_is_refused(tmp_path: Path, arguments: list[s
     run = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (run.returncode, text in run.stderr) == (1, True), run.stderr
     assert not (tmp_path / "data").exists()
+
+
+def test_a_start_without_it_on_the_same_folder_says_that_the_broker_is_open(tmp_path: Path) -> None:
+    said = f"{tmp_path / 'data'} was served with --secure, which is left out now"
+    for made in (False, True):
+        if made:
+            (tmp_path / "data-secure").mkdir()
+        broker = BrokerProcess(tmp_path / "data", log_level="warning")
+        broker.start()
+        broker.stop()
+        assert (said in broker.log_path.read_text()) is made

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from oncelog.client import (
     KafkaError,
     NewTopic,
     Producer,
+    TimedOut,
     TopicPartition,
     consumer_fetcher,
 )
@@ -30,6 +33,7 @@ from oncelog.client.errors import ErrorCode
 from oncelog.client.group_member import GroupMember
 from oncelog.client.offset_lookup import OffsetLookup
 from oncelog.protocol.batch import HEADER_BYTES, Record, build_batch, crc_of
+from oncelog.testing import broker
 from tests.unit.client.client_factory import client_factory, drain, numbers
 from tests.waiting import wait_until
 
@@ -398,6 +402,29 @@ def test_a_callback_that_raises_does_not_end_the_rebalances(
     wait_until(lambda: [client.poll(50)] and client.assignment() == frozenset(both(topic)))
 
 
+def test_an_asynchronous_consumer_may_be_closed_twice_and_its_close_be_cancelled(
+    servers: str, full_topic: str, unique: Any
+) -> None:
+    settings = {"bootstrap.servers": servers, "group.id": unique("group")}
+
+    async def close_twice(cancel_after: int) -> int:
+        client = AsyncConsumer(settings)
+        await client.subscribe([full_topic])
+        while not client.assignment():
+            await client.poll(50)
+        closing = asyncio.create_task(client.close())
+        for _ in range(cancel_after):
+            await asyncio.sleep(0)
+        closing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await closing
+        await client.close()
+        return len(asyncio.all_tasks()) - 1
+
+    for cancel_after in (1, 2, 3, 5, 8, 13, 1000):
+        assert asyncio.run(close_twice(cancel_after)) == 0
+
+
 def test_a_poll_that_is_cancelled_within_a_callback_does_not_end_the_rebalances(
     servers: str, full_topic: str, topic: str, unique: Any
 ) -> None:
@@ -471,6 +498,30 @@ def test_a_poll_ends_when_another_thread_closes_the_consumer(servers: str, topic
         client.close()
         with pytest.raises(IllegalState, match="this consumer is closed"):
             polling.result(2)
+
+
+def test_a_consumer_goes_on_after_a_broker_that_was_away_for_longer_than_a_call_may_take(tmp_path: Path) -> None:
+    with broker(data_dir=tmp_path / "data") as process:
+        servers, topic = process.bootstrap_servers, process.create_topic()
+        place = TopicPartition(topic, 0)
+        with (
+            Consumer({"bootstrap.servers": servers, "default.api.timeout.ms": 500, "retry.backoff.ms": 10}) as client,
+            Producer({"bootstrap.servers": servers}) as producer,
+        ):
+            client.assign([place])
+            client.seek(place, 0)
+            producer.send(topic, "0").result(10)
+            assert numbers(drain(client, 1)) == [0]
+            process.kill()
+            with pytest.raises(TimedOut, match="no broker of"):
+                client.poll(20_000)
+            process.start()
+            producer.send(topic, "1").result(10)
+            seen: list[int] = []
+            while not seen:
+                with contextlib.suppress(TimedOut):
+                    seen = numbers(client.poll(1000))
+            assert seen == [1]
 
 
 def test_a_pattern_takes_all_topics_that_match(consumer: Any, module_admin: Admin, unique: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
 import subprocess
 import sys
@@ -199,6 +200,26 @@ def test_asyncio_programs_send_and_commit(servers: str, reading: Reading, topic:
 
     asyncio.run(asyncio.wait_for(scenario(), 20))
     assert reading.values(topic, [0]) == [b"%d" % n for n in range(10)]
+
+
+def test_a_flush_that_is_cancelled_leaves_no_error_that_nobody_has_seen(
+    servers: str, topic: str, unique: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def cancel_and_abort() -> None:
+        settings = {"bootstrap.servers": servers, "transactional.id": unique("txn"), "linger.ms": 1000}
+        async with AsyncProducer(settings) as producer:
+            await producer.init_transactions()
+            for _ in range(2):
+                await producer.begin_transaction()
+                await producer.send(topic, "x")
+                flushing = asyncio.create_task(producer.flush())
+                await asyncio.sleep(0)
+                flushing.cancel()
+                await producer.abort_transaction()
+
+    asyncio.run(cancel_and_abort())
+    gc.collect()
+    assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
 def test_an_asynchronous_producer_waits_for_room_without_blocking_the_loop(servers: str, topic: str) -> None:
