@@ -34,6 +34,8 @@ SESSION_MS = 3000
 NOTICED_MS = 2 * SESSION_MS // 3
 """A client that hears nothing for so long gives its connection up."""
 RECONNECT_MS = 50
+LAG_CHANGES = 0.2
+"""How probable that is with each read: a server that is behind stays behind for some of them."""
 ANY_VERSION = -1
 
 
@@ -200,6 +202,12 @@ class FakeZooKeeper:
         self._is_closed = False
         self._is_mute = False
         self._zxid = 0
+        """The last write that the server has seen that this client is connected to, as far as it was asked."""
+        self._seen = 0
+        """The last one that this client was told of: the next server is not behind that, but may be behind a write of
+        its own without an answer."""
+        self._lag = 0
+        """How many writes the server has not seen yet that this client is connected to."""
         self._last_arrival_ms = 0
         self._last_answer_ms = 0
         self._pending: dict[Promise[Any], None] = {}
@@ -293,8 +301,9 @@ class FakeZooKeeper:
 
     def _view(self) -> int:
         """A prefix of the writes, not older than what this session has seen."""
-        lag = self._random.choice((0, 0, 0, 1, 3))
-        self._zxid = max(self._zxid, self._ensemble.zxid - lag)
+        if self._random.random() < LAG_CHANGES:
+            self._lag = self._random.choice((0, 0, 0, 1, 3))
+        self._zxid = max(self._zxid, self._ensemble.zxid - self._lag)
         return self._zxid
 
     def _latency_ms(self) -> int:
@@ -314,18 +323,20 @@ class FakeZooKeeper:
             if not self._is_connected and self._random.random() < 0.5:
                 return
             self.heard_ms = self._scheduler.monotonic_ms()
-            result = apply()
+            result, zxid = apply(), self._zxid
             self._last_answer_ms = max(self._last_answer_ms, self._scheduler.monotonic_ms() + self._latency_ms())
-            self._scheduler.call_later_ms(self._last_answer_ms - self._scheduler.monotonic_ms(), lambda: answer(result))
+            delay_ms = self._last_answer_ms - self._scheduler.monotonic_ms()
+            self._scheduler.call_later_ms(delay_ms, lambda: answer(result, zxid))
 
-        def answer(result: T) -> None:
+        def answer(result: T, zxid: int) -> None:
             if self._connection == connection and self._is_connected and not self._is_mute:
-                self._process.deliver(lambda: self._resolve(promise, result))
+                self._process.deliver(lambda: self._resolve(promise, result, zxid))
 
         self._scheduler.call_later_ms(self._last_arrival_ms - self._scheduler.monotonic_ms(), arrive)
         return promise
 
-    def _resolve(self, promise: Promise[Any], result: Any) -> None:
+    def _resolve(self, promise: Promise[Any], result: Any, zxid: int) -> None:
+        self._seen = max(self._seen, zxid)
         if promise in self._pending:
             del self._pending[promise]
             promise.resolve(result)
@@ -352,6 +363,7 @@ class FakeZooKeeper:
         if not self._ensemble.has_session(self.session_id):
             self.session_id = self._ensemble.open_session(self)
         self._connection += 1
+        self._zxid = self._seen
         self._is_connected, self._is_mute = True, False
         self.heard_ms = self._scheduler.monotonic_ms()
         if self._session is not None:

@@ -79,6 +79,13 @@ CONTROLLER_MUTANTS = [
         (_QUORUM_LOG,),
     ),
     Mutant(
+        "what is not committed stays behind a snapshot that replaces it",
+        "oncelog.cluster.quorum_log",
+        "        self._held.clear()\n",
+        "",
+        (_QUORUM_LOG,),
+    ),
+    Mutant(
         "the epoch of the quorum goes back",
         "oncelog.cluster.quorum_log",
         "if epoch < self._epoch or (",

@@ -66,6 +66,13 @@ METADATA_LOG_MUTANTS = [
         (_TRAPS,),
     ),
     Mutant(
+        "an append without an answer is looked for on a server that may be behind",
+        _ZOOKEEPER_LOG,
+        "        await self._sync()\n        await self._load_if_behind()\n",
+        "        await self._load_if_behind()\n",
+        (_HISTORIES,),
+    ),
+    Mutant(
         "a node of ones own session is left where it is",
         _ZOOKEEPER_LOG,
         "        if node is not None and node.owner == self._zookeeper.session_id:\n            # Of",

@@ -95,6 +95,8 @@ class ZooKeeperServer:
         self._ensemble = ensemble
         self._settings = dict(settings)
         self._process: ChildProcess[bytes] | None = None
+        self.command: list[str] = []
+        """What was started."""
 
     @property
     def ports(self) -> Ports:
@@ -107,11 +109,6 @@ class ZooKeeperServer:
     @property
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
-
-    @property
-    def command(self) -> list[str]:
-        """What was started."""
-        return [] if self._process is None else list(self._process.args)
 
     @property
     def exit_code(self) -> int | None:
@@ -127,10 +124,10 @@ class ZooKeeperServer:
         (self.folder / "myid").write_text(str(self.number))
         config = self.folder / "zoo.cfg"
         config.write_text("".join(f"{key}={value}\n" for key, value in self._config().items()))
-        command = [_java(), *_JAVA_OPTIONS, "-cp", f"{find_jars()}/*", MAIN_CLASS, str(config)]
+        self.command = [_java(), *_JAVA_OPTIONS, "-cp", f"{find_jars()}/*", MAIN_CLASS, str(config)]
         with (self.folder / "server.log").open("ab") as log:
             self._process = ChildProcess(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=self.folder
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=self.folder
             )
         janitor.take("process", self._process.pid)
         return self

@@ -206,7 +206,8 @@ def test_a_zookeeper_that_has_ended_can_be_started_again_by_hand(tmp_path: Path)
     with socket.create_server(("127.0.0.1", 0)) as elsewhere:
         cluster = Cluster(tmp_path, ClusterPlan.new(1, 3).with_these_ports([1, 2, 3, 4, elsewhere.getsockname()[1]]))
         assert cluster.zookeeper is not None
-        with ChildProcess(["sleep", "60"]) as process:
+        cluster.zookeeper.command = ["sleep", "60"]
+        with ChildProcess(cluster.zookeeper.command) as process:
             cluster.zookeeper._process = process
             running = next(Looking(cluster).nodes())
             assert (CALM.state(running), running.pid) == ("runs", process.pid)

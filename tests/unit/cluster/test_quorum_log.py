@@ -327,6 +327,7 @@ def test_a_snapshot_comes_in_pieces_and_replaces_what_was_known() -> None:
     log = observer()
     other = ConfigRecord(resource_type=2, resource_name="gone", name="x", value="1")
     fetched(log, records=batch(0, LEVEL_30, config("1"), other), high_watermark=3)
+    fetched(log, records=batch(3, config("not committed yet")), high_watermark=3)
     fetched(log, snapshot_id=SnapshotId(end_offset=50, epoch=4))
     data = snapshot_of("2")
     assert piece(log, data, 30) is None
