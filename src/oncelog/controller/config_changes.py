@@ -86,12 +86,17 @@ def known_key(table: ConfigTable, name: str) -> ConfigType:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
 
 
+_WITHOUT_SETTINGS: Final[Mapping[int, str]] = {
+    ResourceType.GROUP: "Oncelog has no settings of groups: Kafka has them for groups of other protocols than the "
+    "classic one",
+    ResourceType.CLIENT_METRICS: "Oncelog has no settings of client metrics: it does not collect any from clients",
+    ResourceType.BROKER_LOGGER: "Oncelog has no settings of loggers: start it with another --log-level",
+}
+
+
 def without_settings(resource_type: int) -> KafkaError:
     """The refusal of resources that have settings in Kafka, but not here."""
-    if resource_type == ResourceType.GROUP:
-        problem = "Oncelog has no settings of groups: Kafka has them for groups of other protocols than the classic one"
-    else:
-        problem = f"Unsupported resource type: {resource_type}"
+    problem = _WITHOUT_SETTINGS.get(resource_type, f"Unsupported resource type: {resource_type}")
     return KafkaError(ErrorCode.INVALID_REQUEST, problem)
 
 

@@ -65,11 +65,16 @@ def configs(name: Any, keys: Sequence[str], kind: int = TOPIC, version: int = 4,
 
 
 def alter(
-    name: Any, changes: Sequence[tuple[str, int, str | None]], *, validate_only: bool = False, note: str = ""
+    name: Any,
+    changes: Sequence[tuple[str, int, str | None]],
+    kind: int = TOPIC,
+    *,
+    validate_only: bool = False,
+    note: str = "",
 ) -> Step:
     """IncrementalAlterConfigs: 0 set, 1 delete, 2 append, 3 subtract."""
     settings = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
-    resource = {"resource_type": TOPIC, "resource_name": name, "configs": settings}
+    resource = {"resource_type": kind, "resource_name": name, "configs": settings}
     fields = {"resources": [resource], "validate_only": validate_only}
     return Step("incremental_alter_configs", 1, fields, note=note)
 
@@ -226,6 +231,7 @@ def settings() -> Scenario:
         alter(Name("missing"), [("retention.ms", 0, "5")], note="unknown topic"),
         alter(Name("t"), [("retention.ms", 0, "777")], validate_only=True, note="only validated"),
         configs(Name("t"), ["retention.ms", "cleanup.policy", "segment.bytes"]),
+        alter("1", [("no.such.key", 0, "5")], BROKER, validate_only=True, note="unknown key of a broker"),
     ]
     return Scenario("settings", steps, topics={"t": 1}, transaction_versions=ANY_TV)
 
