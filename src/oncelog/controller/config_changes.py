@@ -78,6 +78,16 @@ def change_setting(
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operation type {operation} for config key {name}")
 
 
+def defaults_of(table: ConfigTable) -> Callable[[str], Iterable[str]]:
+    """The words of a list that is not set for a broker. As in Kafka its file has no say: controllers do not know it."""
+
+    def words(name: str) -> Iterable[str]:
+        default = table.key(name).default
+        return default if isinstance(default, tuple) else ()
+
+    return words
+
+
 def known_key(table: ConfigTable, name: str) -> ConfigType:
     """The type of a key. Raises INVALID_CONFIG if there is none of the name."""
     try:
@@ -128,7 +138,7 @@ def alter_incrementally(view: View, request: IncrementalAlterConfigsRequest, who
         for config in resource.configs:
             change_setting(
                 table, configs, config.name, config.config_operation, config.value,
-                view.settings.topic_settings({}).words if table is TOPIC_CONFIG else lambda _: (),
+                view.settings.topic_settings({}).words if table is TOPIC_CONFIG else defaults_of(table),
             )  # fmt: skip
         return _changes(view, target, configs, names)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -14,6 +15,8 @@ BROKER: Final = 4
 LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
 GROUP: Final = 32
+DYNAMIC_BROKER: Final = 2
+DEFAULT: Final = 5
 
 
 def create(
@@ -236,6 +239,19 @@ def settings() -> Scenario:
     return Scenario("settings", steps, topics={"t": 1}, transaction_versions=ANY_TV)
 
 
+def lists_of_brokers() -> Scenario:
+    """What is appended to a list of a broker that is not set, and subtracted from it, changes its default."""
+    key = "log.cleanup.policy"
+
+    def change(operation: int, value: str | None) -> list[Step]:
+        wanted = {"results.0.configs.0.config_source": DEFAULT if value is None else DYNAMIC_BROKER}
+        shown = configs("1", [key], BROKER)
+        return [alter("1", [(key, operation, value)], BROKER), dataclasses.replace(shown, until=wanted)]
+
+    steps = [*change(2, "compact"), *change(1, None), *change(3, "compact"), *change(1, None)]
+    return Scenario("lists-of-brokers", steps, topics={}, transaction_versions=ANY_TV)
+
+
 def settings_replaced() -> Scenario:
     """AlterConfigs replaces all settings of a topic."""
 
@@ -409,6 +425,7 @@ SCENARIOS: Final = (
     topics_deleted(),
     partitions_added(),
     settings(),
+    lists_of_brokers(),
     settings_replaced(),
     described_by_metadata(),
     topic_partitions(),
