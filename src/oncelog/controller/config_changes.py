@@ -78,6 +78,16 @@ def change_setting(
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operation type {operation} for config key {name}")
 
 
+def defaults_of(table: ConfigTable) -> Callable[[str], Iterable[str]]:
+    """The words of a list that is not set for a broker. As in Kafka its file has no say: controllers do not know it."""
+
+    def words(name: str) -> Iterable[str]:
+        default = table.key(name).default
+        return default if isinstance(default, tuple) else ()
+
+    return words
+
+
 def known_key(table: ConfigTable, name: str) -> ConfigType:
     """The type of a key. Raises INVALID_CONFIG if there is none of the name."""
     try:
@@ -86,12 +96,17 @@ def known_key(table: ConfigTable, name: str) -> ConfigType:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
 
 
+_WITHOUT_SETTINGS: Final[Mapping[int, str]] = {
+    ResourceType.GROUP: "Oncelog has no settings of groups: Kafka has them for groups of other protocols than the "
+    "classic one",
+    ResourceType.CLIENT_METRICS: "Oncelog has no settings of client metrics: it does not collect any from clients",
+    ResourceType.BROKER_LOGGER: "Oncelog has no settings of loggers: start it with another --log-level",
+}
+
+
 def without_settings(resource_type: int) -> KafkaError:
     """The refusal of resources that have settings in Kafka, but not here."""
-    if resource_type == ResourceType.GROUP:
-        problem = "Oncelog has no settings of groups: Kafka has them for groups of other protocols than the classic one"
-    else:
-        problem = f"Unsupported resource type: {resource_type}"
+    problem = _WITHOUT_SETTINGS.get(resource_type, f"Unsupported resource type: {resource_type}")
     return KafkaError(ErrorCode.INVALID_REQUEST, problem)
 
 
@@ -123,7 +138,7 @@ def alter_incrementally(view: View, request: IncrementalAlterConfigsRequest, who
         for config in resource.configs:
             change_setting(
                 table, configs, config.name, config.config_operation, config.value,
-                view.settings.topic_settings({}).words if table is TOPIC_CONFIG else lambda _: (),
+                view.settings.topic_settings({}).words if table is TOPIC_CONFIG else defaults_of(table),
             )  # fmt: skip
         return _changes(view, target, configs, names)
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from oncelog.controller.config_changes import change_setting, known_key
+from oncelog.controller.config_changes import change_setting, defaults_of, known_key
 from oncelog.core.broker_config import warnings_of
 from oncelog.core.config import ConfigError, Settings
 from oncelog.core.config_resources import ResourceType
@@ -30,7 +30,7 @@ def _changed(broker: Broker, resource: IncrementalAlterConfigsResource, stored: 
     table, configs = broker.broker_settings.table, dict(stored)
     for config in resource.configs:
         known_key(table, config.name)
-        change_setting(table, configs, config.name, config.config_operation, config.value, lambda _: ())
+        change_setting(table, configs, config.name, config.config_operation, config.value, defaults_of(table))
     return configs
 
 

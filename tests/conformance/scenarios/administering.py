@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -14,6 +15,8 @@ BROKER: Final = 4
 LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
 GROUP: Final = 32
+DYNAMIC_BROKER: Final = 2
+DEFAULT: Final = 5
 
 
 def create(
@@ -65,11 +68,16 @@ def configs(name: Any, keys: Sequence[str], kind: int = TOPIC, version: int = 4,
 
 
 def alter(
-    name: Any, changes: Sequence[tuple[str, int, str | None]], *, validate_only: bool = False, note: str = ""
+    name: Any,
+    changes: Sequence[tuple[str, int, str | None]],
+    kind: int = TOPIC,
+    *,
+    validate_only: bool = False,
+    note: str = "",
 ) -> Step:
     """IncrementalAlterConfigs: 0 set, 1 delete, 2 append, 3 subtract."""
     settings = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
-    resource = {"resource_type": TOPIC, "resource_name": name, "configs": settings}
+    resource = {"resource_type": kind, "resource_name": name, "configs": settings}
     fields = {"resources": [resource], "validate_only": validate_only}
     return Step("incremental_alter_configs", 1, fields, note=note)
 
@@ -226,8 +234,22 @@ def settings() -> Scenario:
         alter(Name("missing"), [("retention.ms", 0, "5")], note="unknown topic"),
         alter(Name("t"), [("retention.ms", 0, "777")], validate_only=True, note="only validated"),
         configs(Name("t"), ["retention.ms", "cleanup.policy", "segment.bytes"]),
+        alter("1", [("no.such.key", 0, "5")], BROKER, validate_only=True, note="unknown key of a broker"),
     ]
     return Scenario("settings", steps, topics={"t": 1}, transaction_versions=ANY_TV)
+
+
+def lists_of_brokers() -> Scenario:
+    """What is appended to a list of a broker that is not set, and subtracted from it, changes its default."""
+    key = "log.cleanup.policy"
+
+    def change(operation: int, value: str | None) -> list[Step]:
+        wanted = {"results.0.configs.0.config_source": DEFAULT if value is None else DYNAMIC_BROKER}
+        shown = configs("1", [key], BROKER)
+        return [alter("1", [(key, operation, value)], BROKER), dataclasses.replace(shown, until=wanted)]
+
+    steps = [*change(2, "compact"), *change(1, None), *change(3, "compact"), *change(1, None)]
+    return Scenario("lists-of-brokers", steps, topics={}, transaction_versions=ANY_TV)
 
 
 def settings_replaced() -> Scenario:
@@ -403,6 +425,7 @@ SCENARIOS: Final = (
     topics_deleted(),
     partitions_added(),
     settings(),
+    lists_of_brokers(),
     settings_replaced(),
     described_by_metadata(),
     topic_partitions(),

@@ -259,6 +259,18 @@ def test_list_settings_are_appended_to_and_subtracted_from(node: BrokerInProcess
     assert value_and_source(node, TOPIC, "orders", "cleanup.policy")[0] == "compact"
 
 
+@pytest.mark.parametrize("name", ["", "1"], ids=["all brokers", "one broker"])
+def test_what_a_broker_has_by_default_is_appended_to_and_subtracted_from(node: BrokerInProcess, name: str) -> None:
+    create(node, "orders")
+    assert change(node, BROKER, name, ("log.cleanup.policy", 2, "compact")).error_code == 0
+    assert value_and_source(node, TOPIC, "orders", "cleanup.policy")[0] == "delete,compact"
+    assert change(node, BROKER, name, ("log.cleanup.policy", 3, "compact")).error_code == 0
+    assert value_and_source(node, TOPIC, "orders", "cleanup.policy")[0] == "delete"
+    assert change(node, BROKER, name, ("log.cleanup.policy", 1, None)).error_code == 0
+    assert change(node, BROKER, name, ("log.cleanup.policy", 3, "compact")).error_code == 0
+    assert value_and_source(node, TOPIC, "orders", "cleanup.policy")[0] == "delete"
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "operations", "code"),
     [
