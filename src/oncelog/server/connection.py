@@ -35,6 +35,8 @@ log = logging.getLogger("oncelog.server")
 
 TURN_MS_MAX: Final = 1
 """After this time others get their turn, however many requests of a connection came in one packet."""
+FRAMES_AT_ONCE: Final = 16
+"""More requests than there are in flight from a usual client."""
 _uses: Final = itertools.count()
 LOGIN_MS_MAX: Final = 30_000
 """From the connection to the end of the login."""
@@ -56,7 +58,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self._front = front
         self._frame_max_bytes = frame_max_bytes
-        self._reader = FrameReader(frame_max_bytes if login_max_bytes is None else login_max_bytes)
+        self._reader = FrameReader(frame_max_bytes if login_max_bytes is None else login_max_bytes, FRAMES_AT_ONCE)
         self._must_log_in = login_max_bytes is not None
         self.listener = listener
         self._mapping = mapping
@@ -167,11 +169,13 @@ class Connection(asyncio.BufferedProtocol):
         self._peer.connected = False
         self._waiting.clear()
         self._outgoing.clear()
+        self._reader.close()
         self._frame_bytes = self._waiting_bytes = self._unsent_bytes = 0
         if not self._awaits_answer:
             self._let_go_of_request()  # else it is in memory until it is served
         self._hold()
         self._forget(self)
+        self._peer.on_gone()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer(sizehint)
@@ -186,13 +190,32 @@ class Connection(asyncio.BufferedProtocol):
         except FrameTooLarge as error:
             self._refuse(str(error))
             return
-        if self._reader.frame_bytes != self._frame_bytes:
-            self._note_frame_memory(frames)
+        self._take(frames)
         if frames:
-            self._waiting.extend(frames)
             self._serve()
         elif self._waits_for_room:
             self._set_reading(False)
+
+    def _take(self, frames: list[memoryview]) -> None:
+        if self._reader.frame_bytes != self._frame_bytes:
+            self._note_frame_memory(frames)
+        self._waiting.extend(frames)
+
+    def _take_more(self) -> bool:
+        """Whether there are further requests among what was received."""
+        if not self._reader.has_more:
+            return False
+        try:
+            self._take(self._reader.take_more())
+        except FrameTooLarge as error:
+            self._refuse(str(error))
+            return False
+        return True
+
+    @property
+    def _has_requests(self) -> bool:
+        """That were received, and wait to be served."""
+        return bool(self._waiting) or self._reader.has_more
 
     def _note_frame_memory(self, frames: list[memoryview]) -> None:
         self._frame_bytes = self._reader.frame_bytes
@@ -208,7 +231,7 @@ class Connection(asyncio.BufferedProtocol):
         # Answers that are ready are still sent. One that is being waited for is not: nobody can tell a client that
         # only closed its side from one that is gone, and a long poll may last for weeks.
         self._has_eof = True
-        return bool(self._outgoing) or (bool(self._waiting) and not self._awaits_answer)
+        return bool(self._outgoing) or (self._has_requests and not self._awaits_answer)
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -244,7 +267,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def go_on(self) -> None:
         self._waits_for_room = False
-        self._set_reading(not self._waiting and self._unmute_timer is None)
+        self._set_reading(not self._has_requests and self._unmute_timer is None)
 
     def give_up(self, reason: str) -> None:
         self._peer.connected = False  # what is done for it ends
@@ -272,27 +295,28 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_serving:
             return
         self._is_serving = True
-        waiting = self._waiting
-        end_ms = self._scheduler.monotonic_ms() + TURN_MS_MAX if len(waiting) > 1 else 0
+        waiting, reader = self._waiting, self._reader
+        end_ms = self._scheduler.monotonic_ms() + TURN_MS_MAX if len(waiting) > 1 or reader.has_more else 0
         try:
             while (
-                waiting
-                and not self._awaits_answer
+                not self._awaits_answer
                 and self._writable
                 and self._unmute_timer is None
                 and (transport := self._transport) is not None
                 and not transport.is_closing()
+                and (waiting or self._take_more())
             ):
                 self._serve_one(waiting.popleft())
-                if waiting and self._scheduler.monotonic_ms() > end_ms:
+                if (waiting or reader.has_more) and self._scheduler.monotonic_ms() > end_ms:
                     self._scheduler.call_later_ms(0, self._serve)
                     break
         finally:
             self._is_serving = False
-        may_read = not waiting and not self._waits_for_room and self._unmute_timer is None
+        has_requests = bool(waiting) or reader.has_more
+        may_read = not has_requests and not self._waits_for_room and self._unmute_timer is None
         if may_read != self._reading:
             self._set_reading(may_read)
-        if self._has_eof and not waiting and not self._outgoing:
+        if self._has_eof and not has_requests and not self._outgoing:
             self.close()
 
     def _mute(self, delay_ms: int) -> None:

@@ -36,6 +36,8 @@ DECODED_HERE_BYTES_MAX: Final = 65_536
 """A larger request is decoded by a worker, unless it is large for its records, which are not decoded at all."""
 DECODED_HERE_ELEMENTS_MAX: Final = 2_000
 """One that has more is decoded by a worker after all, and counts as the objects that it becomes."""
+UNCOUNTED_BYTES_MAX: Final = 4_096
+"""A larger request that is not answered at once counts as the objects that it has become."""
 ENCODED_HERE_ELEMENTS_MAX: Final = 2_000
 """An answer with more is encoded by a worker."""
 BRIEF_S: Final = 0.001
@@ -147,7 +149,10 @@ class Dispatcher:
             except TooManyElements:
                 pass
             else:
-                return self._answer(route, header, body, peer, started_s)
+                answer = self._answer(route, header, body, peer, started_s)
+                if size_bytes > UNCOUNTED_BYTES_MAX and isinstance(answer, Promise) and not answer.done:
+                    self._broker.large_requests.count(body, peer)
+                return answer
         return self._broker.large_requests.serve(
             route.key,
             peer,

@@ -131,7 +131,7 @@ def test_a_fetch_of_many_partitions_holds_what_it_has_read(
     assert isinstance(steps, Generator)
     held_bytes = list(accumulate(step or 0 for step in steps))
     assert max(held_bytes) > 70_000
-    assert left_bytes <= held_bytes[-1] <= left_bytes * 1.1
+    assert left_bytes <= held_bytes[-1] <= left_bytes * 1.2, "its records, and what 40 partitions take without them"
 
 
 def test_a_fetch_session_that_ends_while_it_grows_is_told(

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection
+from sys import getsizeof
 
-from oncelog.coordinator.group.member import Member
+from oncelog.coordinator.group.member import EXPECTED_BYTES, Member
 from oncelog.coordinator.group.state import GroupState, may_move
 from oncelog.coordinator.group.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from oncelog.core.errors import ErrorCode
@@ -95,6 +96,12 @@ class ClassicGroup:
     @property
     def everyone_joined(self) -> bool:
         return len(self.members) == len(self.awaiting_join) and not self.expected_members
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the members, also of those that have not come back with their ids."""
+        members = sum([member.held_bytes for member in self.members.values()])
+        return members + sum([EXPECTED_BYTES + getsizeof(member_id) for member_id in self.expected_members])
 
     @property
     def rebalance_timeout_ms(self) -> int:
