@@ -206,7 +206,15 @@ class _Fetch:
             self._look_again(is_last=True)
 
     def _end(self) -> None:
-        """Nobody is there to be answered: the wait could last for weeks."""
+        """Nobody is there to be answered: the wait could last for weeks. Thousands may go at the same moment."""
+        self._broker.turns.begin(self._give_up(), self._context.peer, to_the_end=True)
+
+    def _give_up(self) -> Steps[None]:
+        watched, self._watched = self._watched, []
+        for number, partition in enumerate(watched):
+            partition.unwatch(self._token)
+            if number % _PARTITIONS_PER_STEP == _PARTITIONS_PER_STEP - 1:
+                yield
         if self._promise is not None:
             self._finish(HANG_UP)
 
