@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from oncelog.protocol.api import request_header_version
@@ -133,11 +133,20 @@ class FrameReader:
     serves them one after the other, and receives nothing meanwhile, has so many cut at once: the others stay bytes.
     """
 
-    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES, frames_at_once: int = sys.maxsize) -> None:
+    def __init__(
+        self,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        frames_at_once: int = sys.maxsize,
+        has_room: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Without room nothing is set aside for a frame: thousands of connections may begin one with a few bytes."""
         self.max_frame_bytes = max_frame_bytes
         self._frames_at_once = frames_at_once
+        self._has_room = has_room
         self.has_more = False
         """Whether `take_more` has further frames. Nothing may be received before they are taken."""
+        self.needs_room = False
+        """Whether a frame has begun without room for it. Nothing may be received before `take_more` finds some."""
         self._small = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._filled = 0
         self._frame: memoryview | None = None
@@ -177,10 +186,10 @@ class FrameReader:
         """Nothing comes any more: whatever keeps this object in memory keeps no buffer."""
         self._small, self._frame = memoryview(b""), None
         self._filled = self.frame_bytes = 0
-        self.has_more = False
+        self.has_more = self.needs_room = False
 
     def _cut(self) -> list[memoryview]:
-        self.has_more = False
+        self.has_more = self.needs_room = False
         frames: list[memoryview] = []
         small, filled, start = self._small, self._filled, 0
         while filled - start >= _SIZE_BYTES:
@@ -191,8 +200,10 @@ class FrameReader:
             end = body + size
             if end > filled:
                 if end - filled > DIRECT_BYTES_MIN or end - start > RECEIVE_BUFFER_BYTES:
-                    self._start_direct(size, small[body:filled])
-                    return frames
+                    if self._has_room():
+                        self._start_direct(size, small[body:filled])
+                        return frames
+                    self.needs_room = True
                 break
             if len(frames) == self._frames_at_once:
                 self.has_more = True

@@ -58,7 +58,11 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self._front = front
         self._frame_max_bytes = frame_max_bytes
-        self._reader = FrameReader(frame_max_bytes if login_max_bytes is None else login_max_bytes, FRAMES_AT_ONCE)
+        self._reader = FrameReader(
+            frame_max_bytes if login_max_bytes is None else login_max_bytes,
+            FRAMES_AT_ONCE,
+            lambda: not budget.is_exceeded,
+        )
         self._must_log_in = login_max_bytes is not None
         self.listener = listener
         self._mapping = mapping
@@ -170,6 +174,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting.clear()
         self._outgoing.clear()
         self._reader.close()
+        self._budget.forget(self)
         self._frame_bytes = self._waiting_bytes = self._unsent_bytes = 0
         if not self._awaits_answer:
             self._let_go_of_request()  # else it is in memory until it is served
@@ -199,6 +204,8 @@ class Connection(asyncio.BufferedProtocol):
     def _take(self, frames: list[memoryview]) -> None:
         if self._reader.frame_bytes != self._frame_bytes:
             self._note_frame_memory(frames)
+        if self._reader.needs_room:
+            self._wait_for_room()
         self._waiting.extend(frames)
 
     def _take_more(self) -> bool:
@@ -210,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
         except FrameTooLarge as error:
             self._refuse(str(error))
             return False
-        return True
+        return bool(self._waiting)
 
     @property
     def _has_requests(self) -> bool:
@@ -223,9 +230,12 @@ class Connection(asyncio.BufferedProtocol):
             if len(frame) > RECEIVE_BUFFER_BYTES:
                 self._waiting_bytes += len(frame)
         self._hold()
-        self._waits_for_room = bool(self._frame_bytes) and self._budget.is_exceeded
-        if self._waits_for_room:
-            self._budget.wait_for_room(self)
+        if self._frame_bytes and self._budget.is_exceeded:
+            self._wait_for_room()
+
+    def _wait_for_room(self) -> None:
+        self._waits_for_room = True
+        self._budget.wait_for_room(self)
 
     def eof_received(self) -> bool:
         # Answers that are ready are still sent. One that is being waited for is not: nobody can tell a client that
@@ -267,6 +277,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def go_on(self) -> None:
         self._waits_for_room = False
+        if self._reader.needs_room:
+            self._take(self._reader.take_more())
         self._set_reading(not self._has_requests and self._unmute_timer is None)
 
     def give_up(self, reason: str) -> None:

@@ -78,8 +78,7 @@ class MemoryBudget:
         if held_bytes:
             self._held[holder] = held_bytes
         else:
-            self._held.pop(holder, None)
-            self._waiting.pop(holder, None)
+            del self._held[holder]
         self.held_bytes += held_bytes - before_bytes
         if held_bytes < before_bytes:
             self._freed_since_timer = True
@@ -90,6 +89,10 @@ class MemoryBudget:
         """For a frame that is being received. `go_on` tells when there is room."""
         self._waiting[holder] = None
         self._start_timer()
+
+    def forget(self, holder: Holder) -> None:
+        """It waits for nothing any more."""
+        self._waiting.pop(holder, None)
 
     def make_room(self) -> None:
         """Close connections until what is held is within the budget. For what was received already and cannot wait."""
@@ -121,4 +124,5 @@ class MemoryBudget:
             f"all connections hold {self.held_bytes} bytes, more than oncelog.connections.max.bytes, and this one "
             f"the most, {self._held[largest]}"
         )
+        self._waiting.pop(largest, None)
         self.hold(largest, 0)

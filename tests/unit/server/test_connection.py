@@ -252,6 +252,26 @@ def test_whoever_holds_most_is_closed_when_nothing_is_freed(running: BrokerInPro
     assert not reader.aborted
 
 
+def test_frames_that_have_only_begun_take_no_more_than_there_is_room_for(running: BrokerInProcess) -> None:
+    running.broker.budget.max_bytes = 3 << 20
+    begun = [connect(running) for _ in range(10)]
+    for transport in begun:
+        receive(transport, (1 << 20).to_bytes(4, "big"))
+    assert held_bytes(running) == 4 << 20
+    assert [transport.reading for transport in begun] == [True] * 3 + [False] * 7
+    frame = large_produce()
+    late = connect(running)
+    receive(late, frame[:1_000])
+    assert not late.reading
+    for transport in begun:
+        transport.connection.connection_lost(None)
+    assert late.reading
+    receive(late, frame[1_000:])
+    assert late.take()
+    assert held_bytes(running) == 0
+    assert not running.broker.budget._waiting
+
+
 def test_answers_beyond_the_budget_close_whoever_holds_most(running: BrokerInProcess) -> None:
     many = [connect(running) for _ in range(20)]
     for transport in many:

@@ -53,6 +53,7 @@ class ClassicGroup:
         """How much longer than the current wait the initial delay may still be extended."""
         self._supporters: Counter[str] = Counter()
         """How many members know a protocol."""
+        self._members_bytes = 0
 
     @classmethod
     def loaded(cls, group_id: str, metadata: GroupMetadataValue | None) -> ClassicGroup:
@@ -100,8 +101,7 @@ class ClassicGroup:
     @property
     def held_bytes(self) -> int:
         """Memory of the members, also of those that have not come back with their ids."""
-        members = sum([member.held_bytes for member in self.members.values()])
-        return members + sum([EXPECTED_BYTES + getsizeof(member_id) for member_id in self.expected_members])
+        return self._members_bytes + sum([EXPECTED_BYTES + getsizeof(member_id) for member_id in self.expected_members])
 
     @property
     def rebalance_timeout_ms(self) -> int:
@@ -135,6 +135,7 @@ class ClassicGroup:
             self.static_members[member.group_instance_id] = member.member_id
         self.members[member.member_id] = member
         self._supporters.update(member.protocols.keys())
+        self._members_bytes += member.held_bytes
         if self.leader_id is None:
             self.leader_id = member.member_id
 
@@ -162,6 +163,7 @@ class ClassicGroup:
         self._withdraw(member)
         member.protocols = protocols
         self._supporters.update(protocols.keys())
+        self._members_bytes += member.held_bytes
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
 
@@ -215,6 +217,7 @@ class ClassicGroup:
         return votes.most_common(1)[0][0]
 
     def _withdraw(self, member: Member) -> None:
+        self._members_bytes -= member.held_bytes
         for name in member.protocols:
             self._supporters[name] -= 1
             if not self._supporters[name]:

@@ -55,9 +55,8 @@ class Member:
 
     @property
     def held_bytes(self) -> int:
-        told_bytes = sum(len(name) + len(metadata) for name, metadata in self.protocols.items())
-        texts = (self.member_id, self.group_instance_id, self.client_id)
-        return MEMBER_BYTES + told_bytes + len(self.assignment) + sum(map(getsizeof, texts))
+        """Without the assignment: all of a group have to fit into a record."""
+        return _held_bytes(self.protocols.items(), self.client_id, self.group_instance_id)
 
     def matches(self, protocols: dict[str, bytes]) -> bool:
         """Whether the member would say the same as it did last time, in the same order."""
@@ -84,9 +83,14 @@ class Member:
 
 def held_bytes_of(request: JoinGroupRequest, client_id: str) -> int:
     """Of the member that it would make, at most."""
-    told_bytes = sum(len(protocol.name) + len(protocol.metadata) for protocol in request.protocols)
-    texts = (request.member_id or client_id, request.group_instance_id, request.group_instance_id, client_id)
-    return MEMBER_BYTES + told_bytes + sum(map(getsizeof, texts))
+    protocols = ((protocol.name, protocol.metadata) for protocol in request.protocols)
+    return _held_bytes(protocols, client_id, request.group_instance_id)
+
+
+def _held_bytes(protocols: Iterable[tuple[str, bytes]], client_id: str, instance_id: str | None) -> int:
+    """Its id begins with one of the two texts."""
+    told_bytes = sum(len(name) + len(metadata) for name, metadata in protocols)
+    return MEMBER_BYTES + told_bytes + 2 * (getsizeof(client_id) + getsizeof(instance_id))
 
 
 def unique_protocols(protocols: Iterable[JoinGroupRequestProtocol]) -> dict[str, bytes]:
