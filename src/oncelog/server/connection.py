@@ -9,7 +9,6 @@ and one answer, and `MemoryBudget` bounds what all of them hold together.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -21,7 +20,7 @@ from oncelog.protocol.primitives import MalformedRequest
 from oncelog.server import audit
 from oncelog.server.context import Peer, hold_nothing
 from oncelog.server.dispatch import Buffers, LastAnswer, UnservedRequest
-from oncelog.server.memory_budget import UNSENT_BYTES_MAX
+from oncelog.server.memory_budget import UNSENT_BYTES_MAX, uses
 from oncelog.server.outgoing import TLS_BYTES_MAX, TLS_UNREPORTED_BYTES, Outgoing
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ TURN_MS_MAX: Final = 1
 """After this time others get their turn, however many requests of a connection came in one packet."""
 FRAMES_AT_ONCE: Final = 16
 """More requests than there are in flight from a usual client."""
-_uses: Final = itertools.count()
 LOGIN_MS_MAX: Final = 30_000
 """From the connection to the end of the login."""
 
@@ -101,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self.address = self.host = ""
         self.active = True
         """Set by traffic, cleared by the idle sweep."""
-        self.last_use = next(_uses)
+        self.last_use = next(uses)
         """Larger than that of those that were used before."""
 
     def admit(self, ours: tuple[str, int] | None, theirs: tuple[str, int] | None) -> Admission:
@@ -187,7 +185,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.active = True
-        self.last_use = next(_uses)
+        self.last_use = next(uses)
         if self._is_refused:
             return
         try:
@@ -281,9 +279,13 @@ class Connection(asyncio.BufferedProtocol):
             self._take(self._reader.take_more())
         self._set_reading(not self._has_requests and self._unmute_timer is None)
 
+    def has_stalled_since(self, use: int) -> bool:
+        return bool(self._frame_bytes) and self.last_use < use
+
     def give_up(self, reason: str) -> None:
         self._peer.connected = False  # what is done for it ends
         self._refuse(reason)
+        self._reader.close()  # now: the loop tells of its end in a later turn
 
     @property
     def is_waiting(self) -> bool:

@@ -272,6 +272,27 @@ def test_frames_that_have_only_begun_take_no_more_than_there_is_room_for(running
     assert not running.broker.budget._waiting
 
 
+def test_frames_that_go_on_no_more_are_closed_together_for_whoever_waits(running: BrokerInProcess) -> None:
+    running.broker.budget.max_bytes = 3 << 20
+    slow, *silent = [connect(running) for _ in range(7)]
+    for transport in (slow, *silent):
+        receive(transport, (1 << 20).to_bytes(4, "big"))
+    frame = large_produce()
+    late = connect(running)
+    receive(late, frame[:1_000])
+    running.clock.advance_ms(ROOM_WAIT_MS // 2)
+    receive(slow, b"x")
+    running.clock.advance_ms(ROOM_WAIT_MS // 2)
+    assert [transport.aborted for transport in silent] == [True] * 2 + [False] * 4, "the others have waited"
+    for _ in range(2):
+        receive(slow, b"x")
+        running.clock.advance_ms(ROOM_WAIT_MS)
+    assert late.reading
+    receive(late, frame[1_000:])
+    assert late.take()
+    assert not slow.aborted
+
+
 def test_answers_beyond_the_budget_close_whoever_holds_most(running: BrokerInProcess) -> None:
     many = [connect(running) for _ in range(20)]
     for transport in many:
