@@ -101,11 +101,16 @@ class Turns:
         self._is_asked = False
         """Whether the loop has been asked for a turn."""
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether no more first slices fit into this turn of the loop."""
+        return self._first_slices_ms >= FIRST_SLICES_MS_MAX
+
     def run(self, steps: Steps[T], peer: Peer, *, to_the_end: bool = False) -> T | Promise[T | HangUp]:
         """What the steps return, or a promise of it. One that fails in a later turn can only close its connection."""
         try:
             built_bytes = next(steps) or 0  # what is done by then is short, and the clock is not asked
-            is_fresh = self._first_slices_ms >= FIRST_SLICES_MS_MAX
+            is_fresh = self.is_crowded
             if not is_fresh:
                 built_bytes += self._run_slice(steps, is_first=True)
         except StopIteration as done:
