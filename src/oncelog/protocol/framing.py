@@ -180,6 +180,7 @@ class FrameReader:
 
     def take_more(self) -> list[memoryview]:
         """Frames that have been received already. Raises FrameTooLarge."""
+        self.has_more = self.needs_room = False
         return self._cut()
 
     def close(self) -> None:
@@ -189,7 +190,6 @@ class FrameReader:
         self.has_more = self.needs_room = False
 
     def _cut(self) -> list[memoryview]:
-        self.has_more = self.needs_room = False
         frames: list[memoryview] = []
         small, filled, start = self._small, self._filled, 0
         while filled - start >= _SIZE_BYTES:

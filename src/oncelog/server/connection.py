@@ -188,34 +188,30 @@ class Connection(asyncio.BufferedProtocol):
         self.last_use = next(uses)
         if self._is_refused:
             return
+        reader = self._reader
         try:
-            frames = self._reader.buffer_updated(nbytes)
+            frames = reader.buffer_updated(nbytes)
         except FrameTooLarge as error:
             self._refuse(str(error))
             return
-        self._take(frames)
+        if reader.frame_bytes != self._frame_bytes or reader.needs_room:
+            self._note_frame_memory(frames)
         if frames:
+            self._waiting.extend(frames)
             self._serve()
         elif self._waits_for_room:
             self._set_reading(False)
 
-    def _take(self, frames: list[memoryview]) -> None:
-        if self._reader.frame_bytes != self._frame_bytes:
-            self._note_frame_memory(frames)
-        if self._reader.needs_room:
-            self._wait_for_room()
-        self._waiting.extend(frames)
-
     def _take_more(self) -> bool:
         """Whether there are further requests among what was received."""
-        if not self._reader.has_more:
-            return False
         try:
-            self._take(self._reader.take_more())
+            frames = self._reader.take_more()
         except FrameTooLarge as error:
             self._refuse(str(error))
             return False
-        return bool(self._waiting)
+        self._note_frame_memory(frames)
+        self._waiting.extend(frames)
+        return bool(frames)
 
     @property
     def _has_requests(self) -> bool:
@@ -228,12 +224,9 @@ class Connection(asyncio.BufferedProtocol):
             if len(frame) > RECEIVE_BUFFER_BYTES:
                 self._waiting_bytes += len(frame)
         self._hold()
-        if self._frame_bytes and self._budget.is_exceeded:
-            self._wait_for_room()
-
-    def _wait_for_room(self) -> None:
-        self._waits_for_room = True
-        self._budget.wait_for_room(self)
+        self._waits_for_room = self._reader.needs_room or (bool(self._frame_bytes) and self._budget.is_exceeded)
+        if self._waits_for_room:
+            self._budget.wait_for_room(self)
 
     def eof_received(self) -> bool:
         # Answers that are ready are still sent. One that is being waited for is not: nobody can tell a client that
@@ -276,7 +269,7 @@ class Connection(asyncio.BufferedProtocol):
     def go_on(self) -> None:
         self._waits_for_room = False
         if self._reader.needs_room:
-            self._take(self._reader.take_more())
+            self._take_more()
         self._set_reading(not self._has_requests and self._unmute_timer is None)
 
     def has_stalled_since(self, use: int) -> bool:
@@ -318,7 +311,7 @@ class Connection(asyncio.BufferedProtocol):
                 and self._unmute_timer is None
                 and (transport := self._transport) is not None
                 and not transport.is_closing()
-                and (waiting or self._take_more())
+                and (waiting or (reader.has_more and self._take_more()))
             ):
                 self._serve_one(waiting.popleft())
                 if (waiting or reader.has_more) and self._scheduler.monotonic_ms() > end_ms:
