@@ -279,6 +279,7 @@ class Connection(asyncio.BufferedProtocol):
         self._peer.connected = False  # what is done for it ends
         self._refuse(reason)
         self._reader.close()  # now: the loop tells of its end in a later turn
+        self._frame_bytes = 0
 
     @property
     def is_waiting(self) -> bool:
