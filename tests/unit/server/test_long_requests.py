@@ -511,7 +511,7 @@ def test_groups_are_not_left_out_because_their_coordinator_resigns_while_they_ar
 def crowd(node: BrokerInProcess) -> None:
     """As if the first slices of others had taken this turn of the loop."""
     node.broker.turns._first_slices_ms = turns.FIRST_SLICES_MS_MAX
-    node.broker.turns._call_for_turn()
+    node.broker.turns._ask_for_turn()
 
 
 def test_in_a_crowded_turn_requests_of_some_size_are_decoded_later(node: BrokerInProcess) -> None:
