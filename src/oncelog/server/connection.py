@@ -270,7 +270,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waits_for_room = False
         if self._reader.needs_room:
             self._take_more()
-        self._set_reading(not self._has_requests and self._unmute_timer is None)
+        self._set_reading(not self._has_requests and not self._waits_for_room and self._unmute_timer is None)
 
     def has_stalled_since(self, use: int) -> bool:
         return bool(self._frame_bytes) and self.last_use < use

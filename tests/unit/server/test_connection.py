@@ -263,7 +263,10 @@ def test_frames_that_have_only_begun_take_no_more_than_there_is_room_for(running
     late = connect(running)
     receive(late, frame[:1_000])
     assert not late.reading
-    for transport in begun:
+    begun[0].connection.connection_lost(None)
+    assert [transport.reading for transport in begun[1:]] == [True] * 3 + [False] * 6
+    assert held_bytes(running) == 4 << 20
+    for transport in begun[1:]:
         transport.connection.connection_lost(None)
     assert late.reading
     receive(late, frame[1_000:])
