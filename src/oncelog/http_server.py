@@ -21,6 +21,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from oncelog.core.address import is_loopback
 
 CONNECTIONS_MAX: Final = 200
+REQUESTS_MAX: Final = 2 * CONNECTIONS_MAX
+"""With those of connections that have just been closed: what serves them ends a moment later."""
 LOOK_EVERY_S: Final = 10.0
 """How long a request may take to arrive, at most twice as long."""
 ANSWER_S: Final = 120.0
@@ -55,7 +57,7 @@ class BoundedProtocol(H11Protocol):
         oldest = min((each for each in others if each.is_idle), key=lambda each: each._number, default=None)
         if oldest is not None:
             oldest.transport.abort()
-            self.connections.discard(oldest)  # now: uvicorn counts them when a request comes
+            self.connections.discard(oldest)  # now: the next one may come before the loop tells of its end
 
     @property
     def is_idle(self) -> bool:
@@ -127,7 +129,7 @@ def server_config(
         server_header=False,
         http=protocol,
         timeout_graceful_shutdown=1,
-        limit_concurrency=CONNECTIONS_MAX,
+        limit_concurrency=REQUESTS_MAX,
         ws="none",
         proxy_headers=False,
         ssl_certfile=certificate,

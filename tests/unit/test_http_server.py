@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oncelog.http_server import CONNECTIONS_MAX, HttpServer, bind, server_config
+from oncelog.http_server import REQUESTS_MAX, HttpServer, bind, server_config
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -57,7 +57,7 @@ def ask(address: tuple[str, int]) -> bytes:
 )
 def test_connections_that_ask_for_nothing_make_room(said: bytes) -> None:
     with serving() as address, ExitStack() as clients:
-        for _ in range(CONNECTIONS_MAX + 50):
+        for _ in range(REQUESTS_MAX + 50):
             client = clients.enter_context(socket.create_connection(address, timeout=10))
             client.sendall(said)
         for _ in range(5):
