@@ -122,8 +122,8 @@ class MemoryBudget:
             self._scheduler.call_later_ms(ROOM_WAIT_MS, self._look_at_waiting)
 
     def _look_at_waiting(self) -> None:
-        if self._waiting and self.is_exceeded and not self._freed_since_timer:
-            self._close_stalled() or self._close_largest()
+        if self._waiting and self.is_exceeded and not self._freed_since_timer and not self._close_stalled():
+            self._close_largest()
         self._has_timer = False
         if self._waiting:
             self._start_timer()
