@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
 import socket
 import ssl
@@ -20,11 +21,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from oncelog.core.address import is_loopback
 
 CONNECTIONS_MAX: Final = 200
+REQUESTS_MAX: Final = 2 * CONNECTIONS_MAX
+"""With those of connections that have just been closed: what serves them ends a moment later."""
 LOOK_EVERY_S: Final = 10.0
 """How long a request may take to arrive, at most twice as long."""
 ANSWER_S: Final = 120.0
 """How long an answer may take, until it has been read."""
 BACKLOG: Final = 128
+_numbers: Final = itertools.count()
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """A signal that is ignored, as under nohup, stays ignored."""
 
@@ -32,7 +36,8 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class BoundedProtocol(H11Protocol):
     """uvicorn waits for ever for the rest of a request, and for a client that does not read its answer.
 
-    This one looks at each connection again and again, and cuts those off on which nothing has happened in between.
+    This one looks at each connection again and again, and cuts those off on which nothing has happened in between. If
+    there are as many as may be, a new one takes the place of the oldest one that waits for its client.
     """
 
     streams: ClassVar[frozenset[str]] = frozenset()
@@ -42,7 +47,23 @@ class BoundedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._number = next(_numbers)
+        if len(self.connections) >= CONNECTIONS_MAX:
+            self._displace_oldest()
         self.loop.call_later(LOOK_EVERY_S, self._look)
+
+    def _displace_oldest(self) -> None:
+        others = [each for each in self.connections if isinstance(each, BoundedProtocol) and each is not self]
+        oldest = min((each for each in others if each.is_idle), key=lambda each: each._number, default=None)
+        if oldest is not None:
+            oldest.transport.abort()
+            self.connections.discard(oldest)  # now: the next one may come before the loop tells of its end
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is the client's turn: to ask for something, or to say the rest of it."""
+        cycle = self.cycle
+        return cycle is None or cycle.response_complete or cycle.more_body
 
     def _look(self) -> None:
         if self.transport.is_closing():
@@ -108,7 +129,7 @@ def server_config(
         server_header=False,
         http=protocol,
         timeout_graceful_shutdown=1,
-        limit_concurrency=CONNECTIONS_MAX,
+        limit_concurrency=REQUESTS_MAX,
         ws="none",
         proxy_headers=False,
         ssl_certfile=certificate,

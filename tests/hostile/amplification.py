@@ -44,7 +44,7 @@ class Row:
     is_pipelined: bool = False
     """All of them are sent before an answer is read."""
     connections: int = 1
-    """So many send the same at the same time. Each has two slices of the loop before others have their turn."""
+    """So many send the same at the same time."""
     before: tuple[tuple[ApiKey, int, Values], ...] = ()
     """Requests that come first and are not measured."""
     acls: bool = False
@@ -144,9 +144,12 @@ ROWS: Final = (
     Row(ApiKey.LIST_OFFSETS, 7, "many partitions",
         {"replica_id": -1, "topics": [{"name": "wide", "partitions": _partitions(3_000, timestamp=-1)}]}, 5,
         before=WIDE, cpu_s_max=20, memory_bytes_max=128 * MIB),
+    Row(ApiKey.LIST_OFFSETS, 7, "many partitions, on many connections",
+        {"replica_id": -1, "topics": [{"name": "wide", "partitions": _partitions(1_900, timestamp=-1)}]},
+        connections=100, before=WIDE, cpu_s_max=20, stretch_s_max=0.1, memory_bytes_max=64 * MIB),
     Row(ApiKey.METADATA, 12, "all topics", {"topics": None}, 20, before=WIDE, cpu_s_max=15),
     Row(ApiKey.METADATA, 12, "all topics, on many connections", {"topics": None}, connections=40, before=VAST,
-        cpu_s_max=20, stretch_s_max=0.1),
+        cpu_s_max=20),
     Row(ApiKey.METADATA, 12, "one id, with many names",
         {"topics": [{"topic_id": UUID(int=7), "name": f"n{n}"} for n in range(30_000)]}, answer_bytes_max=1_000),
     Row(ApiKey.METADATA, 12, "topics that are asked for to be made",
@@ -321,6 +324,9 @@ ROWS: Final = (
     Row(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, "topics that there are not",
         {"topics": [{"name": f"no-{n}"} for n in range(80_000)]}, cpu_s_max=10, answer_bytes_max=4 * MIB,
         memory_bytes_max=64 * MIB),
+    Row(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, "a wide topic, on many connections",
+        {"topics": [{"name": "wide"}], "response_partition_limit": 2_000}, connections=100, before=WIDE, cpu_s_max=20,
+        memory_bytes_max=128 * MIB, peak_bytes_max=128 * MIB),
     Row(ApiKey.DESCRIBE_QUORUM, 2, "partitions that there are not",
         {"topics": [{"topic_name": f"t{n}", "partitions": _partitions(1)} for n in range(20_000)]},
         answer_bytes_max=4 * MIB, memory_bytes_max=64 * MIB),

@@ -26,6 +26,7 @@ OVERHEAD_BYTES = 64 * MIB
 """Buffers of the connections, and what the allocator keeps."""
 DEFAULT_BUDGET_BYTES = 512 * MIB
 CLIENTS = 60
+JOINS = 500
 UNREAD_BYTES = 5 * MIB
 """More than the kernel takes with the usual settings of Linux, and not much more."""
 LARGE_CLIENTS = 240
@@ -76,6 +77,35 @@ def grown_bytes_at_most(broker: MeasuredBroker, before_bytes: int, seconds: floa
         most_bytes = max(most_bytes, broker.cost().memory_bytes - before_bytes)
         time.sleep(0.05)
     return most_bytes
+
+
+def test_many_requests_behind_one_that_waits(broker: MeasuredBroker) -> None:
+    """Each of 14 bytes, and of some hundreds as an object."""
+    create(broker, "t", 1)
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": MIB}
+    wanted = {"max_wait_ms": 60_000, "min_bytes": MIB, "topics": [{"topic": "t", "partitions": [partition]}]}
+    small = struct.pack(">ihhih", 10, ApiKey.API_VERSIONS, 0, 1, -1)
+    data = frame_of(request_of(ApiKey.FETCH, wanted), 11) + small * 4_000
+    before_bytes = broker.cost().memory_bytes
+    with contextlib.ExitStack() as clients:
+        for _ in range(CLIENTS):
+            clients.enter_context(contextlib.closing(Client(broker.bootstrap_servers))).send(data)
+        assert grown_bytes_at_most(broker, before_bytes, 2) < CLIENTS * 300_000
+
+
+def test_joins_whose_clients_have_gone(broker: MeasuredBroker) -> None:
+    """They wait for a member that does not come back, and keep no buffers of their connections."""
+    values = {"group_id": "g", "session_timeout_ms": 300_000, "rebalance_timeout_ms": 300_000,
+              "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": b""}]}  # fmt: skip
+    ask(broker, ApiKey.JOIN_GROUP, 3, values)
+    join = frame_of(request_of(ApiKey.JOIN_GROUP, values), 3)
+    before_bytes = broker.cost().memory_bytes
+    for _ in range(JOINS):
+        with contextlib.closing(Client(broker.bootstrap_servers)) as client:
+            client.send(join)
+    while len(ask(broker, ApiKey.DESCRIBE_GROUPS, 5, {"groups": ["g"]}).groups[0].members) <= JOINS:
+        time.sleep(0.1)
+    assert broker.cost().memory_bytes - before_bytes < JOINS * 20_000 + 4 * MIB
 
 
 def test_clients_that_read_nothing(broker: MeasuredBroker) -> None:

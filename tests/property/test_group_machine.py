@@ -348,6 +348,7 @@ class GroupMachine(RuleBasedStateMachine):
         assert group.awaiting_join.keys() | group.awaiting_sync.keys() | group.missing_sync <= group.members.keys()
         assert (group.leader_id in group.members) if group.members else group.leader_id is None
         assert all(count > 0 for count in group._supporters.values())
+        assert group._members_bytes == sum(member.held_bytes for member in group.members.values())
         assert (group.state.value == "Empty") <= (not group.members)
         assert (not group.awaiting_join) or group.state.value == "PreparingRebalance"
         assert (not group.awaiting_sync) or group.state.value == "CompletingRebalance"

@@ -17,6 +17,9 @@ from oncelog.cli.output import count_of, json_line, output_option, print_json, p
 from oncelog.cli.parsing import Choice, IntRange
 
 if TYPE_CHECKING:
+    from oncelog.core.errors import KafkaError
+    from oncelog.inspection.batch_file import InspectedBatch
+    from oncelog.inspection.layout import StoredFile
     from oncelog.inspection.search import Found
     from oncelog.inspection.selection import Selection
     from oncelog.inspection.transactional_ids import TransactionalIds
@@ -272,7 +275,7 @@ def find_command(
             raise click.UsageError("say what to find: --offset, --time, --key, --text, --producer, --transactional-id")
         at_ms = parsing.time_ms(moment, parsing.now_ms()) if moment is not None else None
         found = 0
-        for hit in _hits(folders_of(path), offset, at_ms, selection):
+        for hit in _hits(path, folders_of(path), offset, at_ms, selection):
             with progress.hidden():
                 _print_found(hit, path, ids, output)
             found += 1
@@ -284,16 +287,25 @@ def find_command(
         sys.exit(1)
 
 
-def _hits(folders: Any, offset: int | None, at_ms: int | None, selection: Selection) -> Iterator[Found]:
+def _hits(path: Path, folders: Any, offset: int | None, at_ms: int | None, selection: Selection) -> Iterator[Found]:
+    from oncelog.cli.log_text import shown_path
     from oncelog.inspection import search
+
+    def tell(file: StoredFile, batch: InspectedBatch, error: KafkaError) -> None:
+        header = batch.header
+        click.echo(
+            f"oncelog: {shown_path(file.path, path)}: offsets {header.base_offset} to {header.last_offset} at byte "
+            f"{batch.position} cannot be read, and were not searched: {error.message}",
+            err=True,
+        )
 
     for folder in progress.each(folders, lambda folder: f"searching {folder.path}"):
         if offset is not None:
-            hit = search.find_offset(folder, offset)
+            hit = search.find_offset(folder, offset, tell)
         elif at_ms is not None:
-            hit = search.find_time(folder, at_ms)
+            hit = search.find_time(folder, at_ms, tell)
         else:
-            yield from search.find_records(folder, selection)
+            yield from search.find_records(folder, selection, tell)
             continue
         if hit is not None:
             yield hit

@@ -7,7 +7,7 @@ they show which file a broker would open, and at which position.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from oncelog.core.errors import KafkaError
@@ -28,7 +28,11 @@ class Found(NamedTuple):
     way: dict[str, Any]
 
 
-def find_offset(folder: PartitionFolder, offset: int) -> Found | None:
+Tell = Callable[[StoredFile, InspectedBatch, KafkaError], None]
+"""Is told of batches whose records cannot be read: what is looked for may be in them."""
+
+
+def find_offset(folder: PartitionFolder, offset: int, tell: Tell) -> Found | None:
     """The batch that holds the offset, or the next one if compaction has removed it."""
     logs = folder.of_kind(Kind.LOG)
     first = max(0, bisect_right(logs, offset, key=lambda file: file.base_offset) - 1)
@@ -37,7 +41,7 @@ def find_offset(folder: PartitionFolder, offset: int) -> Found | None:
         for batch in BatchFile(file.path).batches(position):
             way["batches_scanned"] += 1
             if batch.header.last_offset >= offset:
-                return Found(folder, file, batch, _record_at(batch, offset), way)
+                return Found(folder, file, batch, _record_at(file, batch, offset, tell), way)
     return None
 
 
@@ -57,14 +61,15 @@ def _index_lookup(file: StoredFile, offset: int) -> tuple[int, dict[str, Any]]:
     return entry.position, way
 
 
-def _record_at(batch: InspectedBatch, offset: int) -> DecodedRecord | None:
+def _record_at(file: StoredFile, batch: InspectedBatch, offset: int, tell: Tell) -> DecodedRecord | None:
     try:
         return next((record for record in batch.records() if record.offset >= offset), None)
-    except KafkaError:
+    except KafkaError as error:
+        tell(file, batch, error)
         return None
 
 
-def find_time(folder: PartitionFolder, timestamp: int) -> Found | None:
+def find_time(folder: PartitionFolder, timestamp: int, tell: Tell) -> Found | None:
     """The first record that is not older than `timestamp` (ms)."""
     for file in folder.of_kind(Kind.LOG):
         start, way = _time_lookup(file, timestamp)
@@ -73,7 +78,8 @@ def find_time(folder: PartitionFolder, timestamp: int) -> Found | None:
                 continue
             try:
                 record = next((r for r in batch.records() if r.timestamp >= timestamp), None)
-            except KafkaError:
+            except KafkaError as error:
+                tell(file, batch, error)
                 continue
             if record is not None:
                 return Found(folder, file, batch, record, way)
@@ -92,7 +98,7 @@ def _time_lookup(file: StoredFile, timestamp: int) -> tuple[int, dict[str, Any]]
     return below[-1].offset + 1, way
 
 
-def find_records(folder: PartitionFolder, selection: Selection) -> Iterator[Found]:
+def find_records(folder: PartitionFolder, selection: Selection, tell: Tell) -> Iterator[Found]:
     """All records that are selected, and the markers of selected producers."""
     low = selection.offsets[0] or 0
     for file, batch in walk(folder, start_offset=low):
@@ -106,5 +112,5 @@ def find_records(folder: PartitionFolder, selection: Selection) -> Iterator[Foun
             for record in batch.records():
                 if selection.takes_record(record):
                     yield Found(folder, file, batch, record, {})
-        except KafkaError:
-            continue
+        except KafkaError as error:
+            tell(file, batch, error)

@@ -95,8 +95,11 @@ def _decompress_growing(
             if is_too_small and size < output_bytes_max:
                 size = min(output_bytes_max, size * 8)
                 continue
-            kind = OutputTooLarge if is_too_small else CompressionError
-            raise kind(f"{name} data of {len(data)} bytes (cap {output_bytes_max}): {error}") from error
+            if is_too_small:
+                raise OutputTooLarge(
+                    f"{name} data of {len(data)} bytes unfolds to more than {output_bytes_max} bytes"
+                ) from error
+            raise CompressionError(f"{name} data of {len(data)} bytes: {error}") from error
         return bytes(memoryview(output)[:written])
 
 

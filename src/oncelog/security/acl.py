@@ -145,6 +145,9 @@ _Question = tuple[str, str, Operation, Resource, str | None]
 """Principal, host, operation, and a resource by its name, or any of its kind."""
 
 
+_ByPrincipal = dict[str, list[Acl]]
+
+
 class Decision(NamedTuple):
     allowed: bool
     reason: str
@@ -152,7 +155,8 @@ class Decision(NamedTuple):
 
 
 class AclAuthorizer:
-    """Finds the ACLs about a resource by its name, by those lengths of prefixes that there are, and the wildcard."""
+    """Finds the ACLs about a resource by its name, by those lengths of prefixes that there are, and the wildcard; of
+    these, those of a principal. Thousands of users may have one each on the same resource."""
 
     restricts_clients = True
 
@@ -166,8 +170,8 @@ class AclAuthorizer:
         self._super_users = frozenset(super_users)
         self._without_acl = allow_everyone_if_no_acl_found
         self._acls: dict[Acl, None] = {}
-        self._literal: dict[tuple[Resource, str], list[Acl]] = {}
-        self._prefixed: dict[tuple[Resource, str], list[Acl]] = {}
+        self._literal: dict[tuple[Resource, str], _ByPrincipal] = {}
+        self._prefixed: dict[tuple[Resource, str], _ByPrincipal] = {}
         self._prefix_lengths: defaultdict[Resource, Counter[int]] = defaultdict(Counter)
         """How many prefixes of a length there are."""
         self._memo: dict[_Question, bool] = {}
@@ -191,7 +195,7 @@ class AclAuthorizer:
         key = (acl.resource, acl.name)
         if acl.pattern is Pattern.PREFIXED and key not in index:
             self._prefix_lengths[acl.resource][len(acl.name)] += 1
-        index.setdefault(key, []).append(acl)
+        index.setdefault(key, {}).setdefault(acl.principal, []).append(acl)
 
     def remove(self, acl: Acl) -> None:
         if acl not in self._acls:
@@ -200,7 +204,9 @@ class AclAuthorizer:
         del self._acls[acl]
         index = self._index_of(acl)
         key = (acl.resource, acl.name)
-        index[key].remove(acl)
+        index[key][acl.principal].remove(acl)
+        if not index[key][acl.principal]:
+            del index[key][acl.principal]
         if not index[key]:
             del index[key]
             if acl.pattern is Pattern.PREFIXED:
@@ -216,7 +222,7 @@ class AclAuthorizer:
         for new in acls.keys() - self._acls.keys():
             self.add(new)
 
-    def _index_of(self, acl: Acl) -> dict[tuple[Resource, str], list[Acl]]:
+    def _index_of(self, acl: Acl) -> dict[tuple[Resource, str], _ByPrincipal]:
         return self._prefixed if acl.pattern is Pattern.PREFIXED else self._literal
 
     # Questions
@@ -249,7 +255,12 @@ class AclAuthorizer:
         if not about:
             return self._without_acl, _NO_ACL
         address = normal_host(host)
-        mine = [acl for acl in about if _is_about(acl, principal, address)]
+        mine = [
+            acl
+            for whose in about
+            for acl in (*whose.get(principal, ()), *whose.get(ANYBODY, ()))
+            if _is_about(acl, principal, address)
+        ]
         for acl in mine:
             if acl.permission is Permission.DENY and acl.operation in (Operation.ALL, operation):
                 return False, acl
@@ -259,13 +270,16 @@ class AclAuthorizer:
                 return True, acl
         return False, _NOT_ALLOWED
 
-    def _about(self, resource: Resource, name: str) -> Iterator[Acl]:
-        yield from self._literal.get((resource, name), ())
+    def _about(self, resource: Resource, name: str) -> Iterator[_ByPrincipal]:
+        found = [self._literal.get((resource, name))]
         if name != WILDCARD:
-            yield from self._literal.get((resource, WILDCARD), ())
-        for length in self._prefix_lengths[resource]:
-            if length <= len(name):
-                yield from self._prefixed.get((resource, name[:length]), ())
+            found.append(self._literal.get((resource, WILDCARD)))
+        found += [
+            self._prefixed.get((resource, name[:length]))
+            for length in self._prefix_lengths[resource]
+            if length <= len(name)
+        ]
+        return filter(None, found)
 
     def allows_any(self, principal: str, host: str, operation: Operation, resource: Resource) -> bool:
         """Whether some resource of the kind may be used: some ACL allows the operation, none denies all it allows."""

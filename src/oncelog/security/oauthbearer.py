@@ -25,7 +25,7 @@ ALGORITHMS: Final = frozenset(
 TOKEN_BYTES_MAX: Final = 65_536
 KEY_ID_CHARS_MAX: Final = 1000
 KEYS_MAX: Final = 1000
-_FIRST: Final = re.compile(rb"n,(?:a=(?P<authzid>[^,\x01]*))?,\x01(?P<pairs>(?:[A-Za-z]+=[^\x01]*\x01)+)\x01")
+_FIRST: Final = re.compile(rb"n,(?:a=(?P<authzid>[^,\x01]*))?,\x01(?P<pairs>(?:[A-Za-z]+=[^\x01]*\x01){1,100})\x01")
 _BEARER: Final = re.compile(r"Bearer +(?P<token>[A-Za-z0-9_.=-]+)", re.IGNORECASE)
 _INVALID: Final = b'{"status":"invalid_token"}'
 

@@ -43,6 +43,8 @@ ITERATIONS_MAX: Final = 16_384
 CLIENT_ITERATIONS_MAX: Final = 100_000
 """Most that our client computes: a broker must not be able to keep it busy."""
 SALT_BYTES: Final = 16
+TOKEN_BYTES_MAX: Final = 8_192
+"""A server keeps what it was told until the proof comes, which may be long, and from anybody."""
 
 _NAME: Final = r"(?:[^\x00,=]|=2C|=3D)+"
 _CLIENT_FIRST: Final = re.compile(
@@ -143,6 +145,8 @@ class ScramServer:
     def step(self, token: bytes) -> Step:
         if self._is_over:
             raise AuthenticationFailed("a token came after the last one")
+        if len(token) > TOKEN_BYTES_MAX:
+            raise AuthenticationFailed(f"a token of {len(token)} bytes came, {TOKEN_BYTES_MAX} are allowed")
         try:
             text = token.decode()
         except UnicodeDecodeError:

@@ -9,7 +9,6 @@ and one answer, and `MemoryBudget` bounds what all of them hold together.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -21,7 +20,7 @@ from oncelog.protocol.primitives import MalformedRequest
 from oncelog.server import audit
 from oncelog.server.context import Peer, hold_nothing
 from oncelog.server.dispatch import Buffers, LastAnswer, UnservedRequest
-from oncelog.server.memory_budget import UNSENT_BYTES_MAX
+from oncelog.server.memory_budget import UNSENT_BYTES_MAX, uses
 from oncelog.server.outgoing import TLS_BYTES_MAX, TLS_UNREPORTED_BYTES, Outgoing
 
 if TYPE_CHECKING:
@@ -35,7 +34,8 @@ log = logging.getLogger("oncelog.server")
 
 TURN_MS_MAX: Final = 1
 """After this time others get their turn, however many requests of a connection came in one packet."""
-_uses: Final = itertools.count()
+FRAMES_AT_ONCE: Final = 16
+"""More requests than there are in flight from a usual client."""
 LOGIN_MS_MAX: Final = 30_000
 """From the connection to the end of the login."""
 
@@ -56,7 +56,11 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self._front = front
         self._frame_max_bytes = frame_max_bytes
-        self._reader = FrameReader(frame_max_bytes if login_max_bytes is None else login_max_bytes)
+        self._reader = FrameReader(
+            frame_max_bytes if login_max_bytes is None else login_max_bytes,
+            FRAMES_AT_ONCE,
+            lambda: not budget.is_exceeded,
+        )
         self._must_log_in = login_max_bytes is not None
         self.listener = listener
         self._mapping = mapping
@@ -95,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         self.address = self.host = ""
         self.active = True
         """Set by traffic, cleared by the idle sweep."""
-        self.last_use = next(_uses)
+        self.last_use = next(uses)
         """Larger than that of those that were used before."""
 
     def admit(self, ours: tuple[str, int] | None, theirs: tuple[str, int] | None) -> Admission:
@@ -167,26 +171,30 @@ class Connection(asyncio.BufferedProtocol):
         self._peer.connected = False
         self._waiting.clear()
         self._outgoing.clear()
+        self._reader.close()
+        self._budget.forget(self)
         self._frame_bytes = self._waiting_bytes = self._unsent_bytes = 0
         if not self._awaits_answer:
             self._let_go_of_request()  # else it is in memory until it is served
         self._hold()
         self._forget(self)
+        self._peer.on_gone()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
         self.active = True
-        self.last_use = next(_uses)
+        self.last_use = next(uses)
         if self._is_refused:
             return
+        reader = self._reader
         try:
-            frames = self._reader.buffer_updated(nbytes)
+            frames = reader.buffer_updated(nbytes)
         except FrameTooLarge as error:
             self._refuse(str(error))
             return
-        if self._reader.frame_bytes != self._frame_bytes:
+        if reader.frame_bytes != self._frame_bytes or reader.needs_room:
             self._note_frame_memory(frames)
         if frames:
             self._waiting.extend(frames)
@@ -194,13 +202,29 @@ class Connection(asyncio.BufferedProtocol):
         elif self._waits_for_room:
             self._set_reading(False)
 
+    def _take_more(self) -> bool:
+        """Whether there are further requests among what was received."""
+        try:
+            frames = self._reader.take_more()
+        except FrameTooLarge as error:
+            self._refuse(str(error))
+            return False
+        self._note_frame_memory(frames)
+        self._waiting.extend(frames)
+        return bool(frames)
+
+    @property
+    def _has_requests(self) -> bool:
+        """That were received, and wait to be served."""
+        return bool(self._waiting) or self._reader.has_more
+
     def _note_frame_memory(self, frames: list[memoryview]) -> None:
         self._frame_bytes = self._reader.frame_bytes
         for frame in frames:
             if len(frame) > RECEIVE_BUFFER_BYTES:
                 self._waiting_bytes += len(frame)
         self._hold()
-        self._waits_for_room = bool(self._frame_bytes) and self._budget.is_exceeded
+        self._waits_for_room = self._reader.needs_room or (bool(self._frame_bytes) and self._budget.is_exceeded)
         if self._waits_for_room:
             self._budget.wait_for_room(self)
 
@@ -208,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
         # Answers that are ready are still sent. One that is being waited for is not: nobody can tell a client that
         # only closed its side from one that is gone, and a long poll may last for weeks.
         self._has_eof = True
-        return bool(self._outgoing) or (bool(self._waiting) and not self._awaits_answer)
+        return bool(self._outgoing) or (self._has_requests and not self._awaits_answer)
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -244,11 +268,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def go_on(self) -> None:
         self._waits_for_room = False
-        self._set_reading(not self._waiting and self._unmute_timer is None)
+        if self._reader.needs_room:
+            self._take_more()
+        self._set_reading(not self._has_requests and not self._waits_for_room and self._unmute_timer is None)
+
+    def has_stalled_since(self, use: int) -> bool:
+        return bool(self._frame_bytes) and self.last_use < use
 
     def give_up(self, reason: str) -> None:
         self._peer.connected = False  # what is done for it ends
         self._refuse(reason)
+        self._reader.close()  # now: the loop tells of its end in a later turn
+        self._frame_bytes = 0
 
     @property
     def is_waiting(self) -> bool:
@@ -272,27 +303,28 @@ class Connection(asyncio.BufferedProtocol):
         if self._is_serving:
             return
         self._is_serving = True
-        waiting = self._waiting
-        end_ms = self._scheduler.monotonic_ms() + TURN_MS_MAX if len(waiting) > 1 else 0
+        waiting, reader = self._waiting, self._reader
+        end_ms = self._scheduler.monotonic_ms() + TURN_MS_MAX if len(waiting) > 1 or reader.has_more else 0
         try:
             while (
-                waiting
-                and not self._awaits_answer
+                not self._awaits_answer
                 and self._writable
                 and self._unmute_timer is None
                 and (transport := self._transport) is not None
                 and not transport.is_closing()
+                and (waiting or (reader.has_more and self._take_more()))
             ):
                 self._serve_one(waiting.popleft())
-                if waiting and self._scheduler.monotonic_ms() > end_ms:
+                if (waiting or reader.has_more) and self._scheduler.monotonic_ms() > end_ms:
                     self._scheduler.call_later_ms(0, self._serve)
                     break
         finally:
             self._is_serving = False
-        may_read = not waiting and not self._waits_for_room and self._unmute_timer is None
+        has_requests = bool(waiting) or reader.has_more
+        may_read = not has_requests and not self._waits_for_room and self._unmute_timer is None
         if may_read != self._reading:
             self._set_reading(may_read)
-        if self._has_eof and not waiting and not self._outgoing:
+        if self._has_eof and not has_requests and not self._outgoing:
             self.close()
 
     def _mute(self, delay_ms: int) -> None:

@@ -30,6 +30,10 @@ def hold_nothing(_: int) -> None:
     """The default, for a peer without a connection."""
 
 
+def end_nothing() -> None:
+    """The default, for a peer for whom nothing waits."""
+
+
 @dataclass(slots=True)
 class Peer:
     """A connection, as far as an answer can depend on it: its two ends, and who is at the other one."""
@@ -52,6 +56,8 @@ class Peer:
     """Whether the client may go on: on a listener with SASL, once it has logged in."""
     add_work_bytes: Callable[[int], None] = hold_nothing
     """Counts memory that a request and its answer take as objects, until the answer is sent."""
+    on_gone: Callable[[], None] = end_nothing
+    """Ends what waits for the sake of its answer, when nobody is there any more."""
 
 
 class HangUp(Enum):

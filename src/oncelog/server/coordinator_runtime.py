@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from oncelog.cluster.internal_topics import internal_partition_count
 from oncelog.cluster.partition import Partition
-from oncelog.coordinator.outcome import CoordinatorRecord, Outcome, Replayed, Shard
+from oncelog.coordinator.outcome import CoordinatorRecord, Outcome, Replayed, Reply, Shard
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.failpoints import hit
 from oncelog.core.hashing import coordinator_partition
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 OPEN_RETRY_MS: Final = 1_000
 RELOAD_MS: Final = 1_000
 """Between looks whether a log that has failed is repaired."""
+REPLIES_AT_ONCE: Final = 500
+"""A round of a group that ends has an answer for each member. Others have their turn in between."""
 
 E = TypeVar("E")
 S = TypeVar("S", bound=Shard[object])
@@ -297,12 +299,17 @@ class CoordinatorRuntime(Generic[S, E]):
         live.partition.committed(info.last_offset).then(committed)
 
     def deliver(self, outcome: Outcome) -> None:
+        self._deliver(outcome.replies)
+
+    def _deliver(self, replies: list[Reply]) -> None:
         """Give the answers. One that fails is logged, and the others are given all the same."""
-        for reply in outcome.replies:
+        for reply in replies[:REPLIES_AT_ONCE]:
             try:
                 reply.reply_to(reply.response)
             except Exception:  # noqa: BLE001  logged
                 self._log.exception("%s: an answer could not be given", self._topic)
+        if rest := replies[REPLIES_AT_ONCE:]:
+            self._broker.later(0, lambda: self._deliver(rest))
 
     def _apply(self, live: LiveShard[S], outcome: Outcome, info: AppendInfo) -> None:
         producer_id = NO_PRODUCER_ID if outcome.producer is None else outcome.producer.producer_id

@@ -27,6 +27,7 @@ from oncelog.server.context import HANG_UP, Peer, RequestContext
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker
+    from oncelog.server.turns import Steps
 
 log = logging.getLogger("oncelog.server")
 
@@ -36,6 +37,9 @@ DECODED_HERE_BYTES_MAX: Final = 65_536
 """A larger request is decoded by a worker, unless it is large for its records, which are not decoded at all."""
 DECODED_HERE_ELEMENTS_MAX: Final = 2_000
 """One that has more is decoded by a worker after all, and counts as the objects that it becomes."""
+UNCOUNTED_BYTES_MAX: Final = 4_096
+"""A larger request that is not answered at once counts as the objects that it has become. While many are begun, it is
+decoded in a later turn."""
 ENCODED_HERE_ELEMENTS_MAX: Final = 2_000
 """An answer with more is encoded by a worker."""
 BRIEF_S: Final = 0.001
@@ -142,18 +146,48 @@ class Dispatcher:
                 return self.forwarder.forward(frame, peer)
             route = self._new_route(header)
         if size_bytes <= DECODED_HERE_BYTES_MAX or route.key == ApiKey.PRODUCE:
+            is_small = size_bytes <= UNCOUNTED_BYTES_MAX
+            if not is_small and route.key != ApiKey.PRODUCE and self._broker.turns.is_crowded:
+                peer.add_work_bytes(size_bytes)
+                later = self._decode_later(route, header, frame, position, peer, started_s)
+                return self._broker.turns.begin(later, peer).map(lambda answer: [] if answer is HANG_UP else answer)
             try:
                 body = route.decode(frame, position, DECODED_HERE_ELEMENTS_MAX)[0]
             except TooManyElements:
                 pass
             else:
-                return self._answer(route, header, body, peer, started_s)
+                answer = self._answer(route, header, body, peer, started_s)
+                if not is_small and isinstance(answer, Promise) and not answer.done:
+                    self._broker.large_requests.count(body, peer)
+                return answer
+        return self._decode_elsewhere(route, header, frame, position, peer, started_s)
+
+    def _decode_elsewhere(
+        self, route: _Route, header: RequestHeader, frame: memoryview, position: int, peer: Peer, started_s: float
+    ) -> Promise[Buffers | None]:
         return self._broker.large_requests.serve(
             route.key,
             peer,
             lambda: route.decode(frame, position)[0],
             lambda body: self._serve_decoded(route, header, body, peer, started_s),
         )
+
+    def _decode_later(
+        self, route: _Route, header: RequestHeader, frame: memoryview, position: int, peer: Peer, started_s: float
+    ) -> Steps[Promise[Buffers | None]]:
+        """In a turn in which others have come too, who may be thousands."""
+        yield
+        body: Any
+        try:
+            body = route.decode(frame, position, DECODED_HERE_ELEMENTS_MAX)[0]
+        except TooManyElements:
+            return self._decode_elsewhere(route, header, frame, position, peer, started_s)
+        except MalformedRequest as error:
+            body = error
+        answer = self._serve_decoded(route, header, body, peer, started_s)
+        if not answer.done:
+            self._broker.large_requests.count(body, peer)
+        return answer
 
     def _serves(self, header: RequestHeader) -> bool:
         low, high = self._served.get(header.api_key, (0, -1))

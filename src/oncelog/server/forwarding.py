@@ -32,7 +32,7 @@ from oncelog.protocol.framing import frame_response, frame_whole, parse_request_
 from oncelog.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from oncelog.security.forwarded_principal import encode_principal
 from oncelog.server.context import HangUp, Peer, RequestContext
-from oncelog.server.dispatch import DECODED_HERE_BYTES_MAX, Buffers
+from oncelog.server.dispatch import DECODED_HERE_BYTES_MAX, UNCOUNTED_BYTES_MAX, Buffers
 from oncelog.server.turns import Steps
 
 if TYPE_CHECKING:
@@ -168,7 +168,8 @@ class _Passing:
 
     @property
     def is_large(self) -> bool:
-        return len(self._data) > DECODED_HERE_BYTES_MAX
+        """Also where others decode here: it is decoded twice, and thousands may wait for the controller."""
+        return len(self._data) > UNCOUNTED_BYTES_MAX
 
     def decode(self) -> Any:
         """Raises MalformedRequest."""

@@ -12,6 +12,7 @@ from oncelog.cluster.metadata import Topic
 from oncelog.cluster.partition import Partition
 from oncelog.coordinator.failed_append import error_for_failed_append
 from oncelog.coordinator.group.config import GroupConfig
+from oncelog.coordinator.group.member import MEMBER_BYTES
 from oncelog.coordinator.group.state import GroupState
 from oncelog.coordinator.outcome import Outcome, Reply, ReplyHandle
 from oncelog.core.clock import Timer
@@ -146,8 +147,11 @@ class GroupRuntime:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, reason)
         self._held_bytes_at_most += member_bytes + (len(group_id) if is_new else 0)
         if self._held_bytes_at_most > self._bytes_max and self._broker.steady_ms() >= self._count_again_ms:
-            self._count_again_ms = self._broker.steady_ms() + COUNT_INTERVAL_MS
-            self._held_bytes_at_most = sum(shard.held_bytes() for shard in shards) + member_bytes
+            held_bytes = sum(shard.held_bytes() for shard in shards)
+            counted = sum(shard.group_count for shard in shards) + held_bytes // MEMBER_BYTES
+            interval_ms = min(COUNT_INTERVAL_MS, counted // COUNTED_PER_MS)
+            self._count_again_ms = self._broker.steady_ms() + interval_ms
+            self._held_bytes_at_most = held_bytes + member_bytes
         if self._held_bytes_at_most > self._bytes_max:
             self._held_bytes_at_most -= member_bytes
             reason = f"all groups and their members would exceed oncelog.groups.max.bytes, {self._bytes_max}"
@@ -316,6 +320,8 @@ class GroupRuntime:
 
 
 COUNT_INTERVAL_MS: Final = 1_000
+COUNTED_PER_MS: Final = 10
+"""Groups and members, of the time between two counts: a hundredth of it goes into the count."""
 _STATES = frozenset(state.value.lower() for state in GroupState)
 
 

@@ -3,6 +3,7 @@ objects that they become.
 
 A number of four bytes takes forty as an object. So what a request takes is estimated when it is decoded, and held
 against the memory budget until its answer is sent. While half of the budget is held, they are served one at a time.
+What is no large request counts too while it waits for its answer: there may be thousands of connections.
 """
 
 from __future__ import annotations
@@ -63,6 +64,12 @@ class LargeRequests:
         self._go_on()
         return promise
 
+    def count(self, message: Any, peer: Peer) -> None:
+        """Of a request that is not large, and stays in memory for a while."""
+        if isinstance(message, Message):
+            peer.add_work_bytes(memory_of(message) + peer.request_bytes)
+            self._budget.make_room()
+
     def _go_on(self) -> None:
         while self._waiting and not self._is_decoding and not (self._in_service and self._budget.is_half_held):
             self._begin(self._waiting.popleft())
@@ -81,8 +88,7 @@ class LargeRequests:
             if isinstance(result, tuple):
                 message, held_bytes = result
                 request.peer.add_work_bytes(held_bytes + request.peer.request_bytes)
-                if self._budget.is_exceeded:
-                    self._budget.make_room()
+                self._budget.make_room()
             request.answer(message).then(answered)
             self._go_on()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -38,7 +37,7 @@ class Listening:
         self._new_connection = new_connection
         self._forget = forget
         self._servers: list[asyncio.Server] = []
-        self._tls_listeners: list[TlsListener] = []
+        self._tls_listeners: list[TlsListener[Connection]] = []
         self._certificates: list[Certificates] = []
         self._is_closed = False
 
@@ -56,12 +55,10 @@ class Listening:
         if certificates is None:
             self._servers.append(server)
         else:
-            sockets = [socket.socket(fileno=os.dup(sock.fileno())) for sock in server.sockets]
-            server.close()
             self.keep_new(certificates)
-            from oncelog.server.tls_listener import TlsListener
+            from oncelog.server.tls_listener import TlsListener, sockets_of
 
-            self._tls_listeners.append(TlsListener(sockets, certificates, new_connection, self._forget))
+            self._tls_listeners.append(TlsListener(sockets_of(server), certificates, new_connection, self._forget))
         return bound
 
     def keep_new(self, certificates: Certificates) -> None:

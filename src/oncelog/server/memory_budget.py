@@ -4,13 +4,14 @@ made or not yet taken.
 Each connection tells what it holds: bytes, and an estimate of what a large request or a long answer takes as objects
 (`large_requests`, `turns`). While half of the budget is held, fetches are answered with little, so that every
 reader still moves on, and large requests and long answers go on one at a time. A frame that would grow beyond the
-budget waits for room; if there is none for a while, or an answer exceeds the budget, then whoever holds most is closed.
-So a client that sends half a request or reads nothing can keep memory from others only as long as it holds less than
-they do.
+budget waits for room. If nothing is freed for a while, all are closed whose frames have not grown since; if there are
+none, or if an answer exceeds the budget, then whoever holds most is closed. So a client that sends half a request keeps
+memory from others for seconds, and one that reads nothing only as long as it holds less than they do.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
@@ -38,9 +39,16 @@ def connections_max(max_bytes: int) -> int:
     return max(CONNECTIONS_MIN, max_bytes // CONNECTION_BYTES)
 
 
+uses: Final = itertools.count()
+"""Whenever something comes from a client, that is a use of its connection, with a number of its own."""
+
+
 class Holder(Protocol):
     def go_on(self) -> None:
         """There is room again."""
+
+    def has_stalled_since(self, use: int) -> bool:
+        """Whether a frame has begun, and nothing has come of it since the use with this number."""
 
     def give_up(self, reason: str) -> None:
         """The connection is closed, and holds nothing any more."""
@@ -56,6 +64,8 @@ class MemoryBudget:
         self._waiting: dict[Holder, None] = {}
         self._has_timer = False
         self._freed_since_timer = False
+        self._use_at_timer = 0
+        self._is_clearing = False
         self.on_freed: Callable[[], None] = lambda: None
 
     @property
@@ -78,8 +88,7 @@ class MemoryBudget:
         if held_bytes:
             self._held[holder] = held_bytes
         else:
-            self._held.pop(holder, None)
-            self._waiting.pop(holder, None)
+            del self._held[holder]
         self.held_bytes += held_bytes - before_bytes
         if held_bytes < before_bytes:
             self._freed_since_timer = True
@@ -91,13 +100,17 @@ class MemoryBudget:
         self._waiting[holder] = None
         self._start_timer()
 
+    def forget(self, holder: Holder) -> None:
+        """It waits for nothing any more."""
+        self._waiting.pop(holder, None)
+
     def make_room(self) -> None:
         """Close connections until what is held is within the budget. For what was received already and cannot wait."""
         while self.is_exceeded:
             self._close_largest()
 
     def _let_go_on(self) -> None:
-        while self._waiting and not self.is_exceeded:
+        while self._waiting and not self.is_exceeded and not self._is_clearing:
             holder = next(iter(self._waiting))
             del self._waiting[holder]
             holder.go_on()
@@ -105,20 +118,38 @@ class MemoryBudget:
     def _start_timer(self) -> None:
         if not self._has_timer:
             self._has_timer, self._freed_since_timer = True, False
+            self._use_at_timer = next(uses)
             self._scheduler.call_later_ms(ROOM_WAIT_MS, self._look_at_waiting)
 
     def _look_at_waiting(self) -> None:
-        self._has_timer = False
-        if self._waiting and self.is_exceeded and not self._freed_since_timer:
+        if self._waiting and self.is_exceeded and not self._freed_since_timer and not self._close_stalled():
             self._close_largest()
+        self._has_timer = False
         if self._waiting:
             self._start_timer()
 
+    def _close_stalled(self) -> bool:
+        """Whether there were any. Thousands may hold as much as whoever waits, and would go one at a time."""
+        stalled = [
+            holder
+            for holder in self._held
+            if holder not in self._waiting and holder.has_stalled_since(self._use_at_timer)
+        ]
+        self._is_clearing = True
+        for holder in stalled:
+            self._close(holder, f"nothing has come of the request of this one for {ROOM_WAIT_MS} ms")
+        self._is_clearing = False
+        self._let_go_on()
+        return bool(stalled)
+
     def _close_largest(self) -> None:
         largest = max(self._held, key=self._held.__getitem__)
+        self._close(largest, f"this one the most, {self._held[largest]}")
+
+    def _close(self, holder: Holder, why: str) -> None:
         self.closed_connections += 1
-        largest.give_up(
-            f"all connections hold {self.held_bytes} bytes, more than oncelog.connections.max.bytes, and this one "
-            f"the most, {self._held[largest]}"
+        holder.give_up(
+            f"all connections hold {self.held_bytes} bytes, more than oncelog.connections.max.bytes, and {why}"
         )
-        self.hold(largest, 0)
+        self._waiting.pop(holder, None)
+        self.hold(holder, 0)

@@ -1,8 +1,8 @@
 """The port for Prometheus: a small HTTP server on the broker's loop.
 
-A client sends one request, gets one answer, and the connection is closed. All of it is bounded: connections, bytes of a
-request, the time from the first byte to the last, and how often the metrics are read, whoever asks for them. Text is
-made by a worker.
+A client sends one request, gets one answer, and the connection is closed. All of it is bounded: connections, with TLS
+from the handshake on, bytes of a request, the time from the first byte to the last, and how often the metrics are read,
+whoever asks for them. Text is made by a worker.
 
 This module is imported before the port opens, and with it all that a scrape needs: afterwards there may be no
 descriptor left to import with.
@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Callable
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from oncelog.core.promise import Promise
 from oncelog.core.worker import Worker
+from oncelog.server.connection_limits import Admission
 from oncelog.server.context import HangUp
 from oncelog.server.metrics_page import Reading
+
+if TYPE_CHECKING:
+    from oncelog.server.tls_listener import Certificates, TlsListener
 
 log = logging.getLogger("oncelog.server")
 
@@ -43,20 +46,30 @@ class MetricsPort:
         self._server: asyncio.Server | None = None
         self._page: Promise[bytes | Exception] | None = None
         self._page_expires_s = 0.0
+        self._tls_listener: TlsListener[MetricsClient] | None = None
         self.clients: set[MetricsClient] = set()
 
-    async def open(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+    async def open(self, host: str, port: int, certificates: Certificates | None = None) -> int:
         """The port that is listened on. Raises OSError."""
-        timeout_s = None if tls is None else LIFETIME_S
-        self._server = await self._loop.create_server(
-            lambda: MetricsClient(self), host, port, ssl=tls, ssl_handshake_timeout=timeout_s
-        )
-        bound: int = self._server.sockets[0].getsockname()[1]
+        is_plain = certificates is None
+        server = await self._loop.create_server(lambda: MetricsClient(self), host, port, start_serving=is_plain)
+        bound: int = server.sockets[0].getsockname()[1]
+        if certificates is None:
+            self._server = server
+        else:
+            from oncelog.server.tls_listener import TlsListener, sockets_of
+
+            self._tls_listener = TlsListener(
+                sockets_of(server), certificates, lambda: MetricsClient(self), self.clients.discard
+            )
+            self._tls_listener.start()
         return bound
 
     def close(self) -> None:
         if self._server is not None:
             self._server.close()
+        if self._tls_listener is not None:
+            self._tls_listener.close()
         for client in list(self.clients):
             client.abort()
 
@@ -80,14 +93,24 @@ class MetricsClient(asyncio.Protocol):
         self._is_answered = False
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self.address = self.host = ""
+        self.listener = "of the metrics"
+
+    def admit(self, _: tuple[str, int] | None, theirs: tuple[str, int] | None) -> Admission:
+        if len(self._port.clients) >= CONNECTIONS_MAX:
+            refusal = f"there are {CONNECTIONS_MAX} already"
+            log.warning("a client of the metrics port is refused: %s", refusal)
+            return Admission(refusal)
+        if theirs:
+            self.address, self.host = f"{theirs[0]}:{theirs[1]}", str(theirs[0])
+        self._port.clients.add(self)
+        return Admission()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        if len(self._port.clients) >= CONNECTIONS_MAX:
-            log.warning("a client of the metrics port is refused: there are %d already", CONNECTIONS_MAX)
+        if self not in self._port.clients and self.admit(None, None).refusal is not None:
             self._transport.abort()
             return
-        self._port.clients.add(self)
         self._deadline = asyncio.get_running_loop().call_later(LIFETIME_S, self.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -23,7 +23,7 @@ from oncelog.protocol.messages.fetch import (
 )
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
-from oncelog.server.context import RequestContext
+from oncelog.server.context import RequestContext, end_nothing
 from oncelog.server.fetch_session import FetchTarget
 
 if TYPE_CHECKING:  # one node does without it, and starts faster
@@ -92,6 +92,7 @@ class _ReplicaFetch:
         for partition in self._watched:
             partition.watch(self._token, self._wake)
         self._timer = self._broker.scheduler.call_later_ms(self._request.max_wait_ms, self._finish)
+        self._context.peer.on_gone = self._finish
         # This fetch may have committed something, and whoever waited for it may have appended to a partition that was
         # read before: a coordinator, when a marker is committed.
         self._wake()
@@ -105,7 +106,7 @@ class _ReplicaFetch:
 
     def _look_again(self) -> None:
         self._is_waking = False
-        if self._promise is not None and (not self._context.peer.connected or self._has_news()):
+        if self._promise is not None and self._has_news():
             self._finish()
 
     def _has_news(self) -> bool:
@@ -131,6 +132,7 @@ class _ReplicaFetch:
 
     def _finish(self) -> None:
         promise, self._promise = self._promise, None
+        self._context.peer.on_gone = end_nothing
         if self._timer is not None:
             self._timer.cancel()
         for partition in self._watched:

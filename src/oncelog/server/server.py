@@ -372,7 +372,7 @@ class Server:
         if certificates is not None:
             self._listening.keep_new(certificates)
         try:
-            await self._metrics.open(host, port, None if certificates is None else certificates.always_newest())
+            await self._metrics.open(host, port, certificates)
         except OSError as error:
             raise ConfigError(f"oncelog.metrics.port: {listen_problem(Address(host, port), error)}") from error
         scheme = "http" if tls is None else "https"

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, cast
 
 from oncelog.core.config import ConfigError
 from oncelog.server import audit
+from oncelog.server.connection_limits import Admission
 from oncelog.server.listening import BACKLOG
 from oncelog.tls import HANDSHAKE_S_MAX, SHUTDOWN_S_MAX, TlsSettings, server_context
 
 if TYPE_CHECKING:
     from oncelog.core.worker import Worker
-    from oncelog.server.connection import Connection
 
 log = logging.getLogger("oncelog.server")
 
@@ -41,17 +42,6 @@ class Certificates:
         self._files = [Path(name) for name in named if name]
         self._stamps = self._look()
         self.context = server_context(settings)
-
-    def always_newest(self) -> ssl.SSLContext:
-        """A context that uses the newest certificates, for a server that keeps its context. Whether it asks for client
-        certificates does not change."""
-        context = server_context(self._settings)
-
-        def take_newest(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
-            connection.context = self.context
-
-        context.sni_callback = take_newest
-        return context
 
     def renew(self, worker: Worker) -> None:
         """Read the certificates again if a file has changed."""
@@ -93,15 +83,36 @@ def _stamp(path: Path) -> _Stamp | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-class TlsListener:
+class Client(Protocol):
+    """A protocol of asyncio for one connection, which counts from its handshake on."""
+
+    address: str
+    host: str
+    listener: str
+
+    def admit(self, ours: tuple[str, int] | None, theirs: tuple[str, int] | None) -> Admission:
+        """Whether there may be one more."""
+
+
+C = TypeVar("C", bound=Client)
+
+
+def sockets_of(server: asyncio.Server) -> list[socket.socket]:
+    """Those that it has bound, to be used in its place."""
+    sockets = [socket.socket(fileno=os.dup(bound.fileno())) for bound in server.sockets]
+    server.close()
+    return sockets
+
+
+class TlsListener(Generic[C]):
     """Accepts clients itself, because event loops tell of a client with TLS only after its handshake."""
 
     def __init__(
         self,
         sockets: Sequence[socket.socket],
         certificates: Certificates,
-        new_connection: Callable[[], Connection],
-        forget: Callable[[Connection], None],
+        new_connection: Callable[[], C],
+        forget: Callable[[C], None],
     ) -> None:
         self._certificates = certificates
         self._sockets = sockets
@@ -154,7 +165,7 @@ class TlsListener:
                 client.close()
                 return
             await self._loop.connect_accepted_socket(
-                lambda: connection,
+                lambda: cast(asyncio.BaseProtocol, connection),
                 client,
                 ssl=self._certificates.context,
                 ssl_handshake_timeout=max(HANDSHAKE_S_MIN, end_s - self._loop.time()),

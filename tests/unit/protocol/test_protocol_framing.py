@@ -151,3 +151,25 @@ def test_sizes_out_of_bounds_are_refused(size: int) -> None:
     with pytest.raises(FrameTooLarge) as raised:
         feed(reader, frame(b"x" * 1000) + struct.pack(">i", size), 1 << 20)
     assert raised.value.size == size
+
+
+def test_many_frames_that_came_together_are_cut_when_they_are_asked_for() -> None:
+    reader, sent = FrameReader(frames_at_once=3), [b"%d" % number for number in range(8)]
+    long = frame(b"x" * 100_000)
+    frames = feed(reader, b"".join(map(frame, sent)) + long[:2], 1 << 16)
+    assert frames == sent[:3]
+    while reader.has_more:
+        more = [bytes(each) for each in reader.take_more()]
+        assert 0 < len(more) <= 3
+        frames += more
+    assert frames == sent
+    assert feed(reader, long[2:], 1 << 16) == [b"x" * 100_000]
+    assert not reader.has_more
+
+
+def test_a_frame_too_large_behind_others_is_refused_when_it_is_cut() -> None:
+    reader = FrameReader(max_frame_bytes=10, frames_at_once=1)
+    assert feed(reader, frame(b"a") + frame(b"b") + frame(bytes(11)), 100) == [b"a"]
+    assert reader.has_more
+    with pytest.raises(FrameTooLarge):
+        reader.take_more()

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oncelog.security import acl as acl_module
 from oncelog.security.acl import (
     ANY,
     Acl,
@@ -233,3 +234,22 @@ def test_the_index_finds_what_a_look_at_all_finds_after_any_changes(
         for operation, name in questions:
             expected = naive(model, ALICE, HOST, operation, name, otherwise=otherwise)
             assert authorizer.allows(ALICE, HOST, operation, Resource.TOPIC, name) is expected
+
+
+def test_acls_of_others_on_the_same_resource_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Acl] = []
+    is_about = acl_module._is_about
+
+    def noted(each: Acl, principal: str, address: str) -> bool:
+        looked.append(each)
+        return is_about(each, principal, address)
+
+    monkeypatch.setattr(acl_module, "_is_about", noted)
+    others = [acl("*", READ, principal=f"User:{number}") for number in range(1_000)]
+    authorizer = AclAuthorizer([*others, acl("*", READ), acl("*", WRITE, principal="User:*"), acl("t...", ALL, DENY)])
+    assert not authorizer.allows(ALICE, HOST, READ, Resource.TOPIC, "topic")
+    assert authorizer.allows("User:7", HOST, READ, Resource.TOPIC, "topic")
+    assert len(looked) <= 5
+    for each in others:
+        authorizer.remove(each)
+    assert not authorizer.allows("User:7", HOST, READ, Resource.TOPIC, "topic")

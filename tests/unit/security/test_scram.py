@@ -9,6 +9,7 @@ import pytest
 
 from oncelog.security.sasl import AuthenticationFailed, Step
 from oncelog.security.scram import (
+    TOKEN_BYTES_MAX,
     ScramClient,
     ScramCredential,
     ScramMechanism,
@@ -140,6 +141,7 @@ def test_a_recorded_proof_is_of_no_use_on_another_connection() -> None:
         b"n,,n=user,r=abc,tokenauth=true",
         b"n,,n=user,r=abc,,",
         b"n,,n=us\0er,r=abc",
+        b"n,,n=user,r=" + b"a" * TOKEN_BYTES_MAX,
     ],
 )
 def test_first_tokens_that_are_refused(first: bytes) -> None:

@@ -81,11 +81,11 @@ class BrokerInProcess:
             self.until(self.broker.membership.ended)
         self.broker.stop(clean=clean)
 
-    def send(self, request: Any, version: int) -> Promise[Any]:
+    def send(self, request: Any, version: int, client_id: str = "test") -> Promise[Any]:
         """A promise of the decoded response; None where the protocol has no answer."""
         key = type(request).API_KEY
         body = encode_request(key, version, request)
-        frame = b"".join(encode_request_frame(key, version, 1, "test", body))
+        frame = b"".join(encode_request_frame(key, version, 1, client_id, body))
         answer = self.broker.dispatcher.serve(memoryview(frame[4:]), self.peer)
         if isinstance(answer, Promise):
             return answer.map(lambda buffers: self._decode(key, version, buffers))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from oncelog.coordinator.group.member import MEMBER_BYTES
 from oncelog.coordinator.group.offsets import memory_of
 from oncelog.core.errors import ErrorCode
 from oncelog.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -40,7 +41,7 @@ SETTINGS = {
     "oncelog.partitions.max": "10",
     "oncelog.transactional.ids.max": "3",
     "oncelog.group.waiting.members.max": "5",
-    "oncelog.group.metadata.max.bytes": "1000",
+    "oncelog.group.metadata.max.bytes": str(3 * MEMBER_BYTES),
     "transactional.id.expiration.ms": "60000",
     "transaction.remove.expired.transaction.cleanup.interval.ms": "1000",
 }
@@ -159,15 +160,23 @@ def test_producers_of_all_partitions(tmp_path: Path) -> None:
     assert [write(number) for number in (3, 7, 8)] == [0, 0, 0], "those that were idle are forgotten"
 
 
-def join(node: BrokerInProcess, group: str, metadata: bytes = b"", version: int = 5) -> int:
+def join(
+    node: BrokerInProcess,
+    group: str,
+    metadata: bytes = b"",
+    version: int = 5,
+    instance_id: str | None = None,
+    client_id: str = "test",
+) -> int:
     request = JoinGroupRequest(
         group_id=group,
         session_timeout_ms=10_000,
         rebalance_timeout_ms=10_000,
         protocol_type="consumer",
+        group_instance_id=instance_id,
         protocols=[JoinGroupRequestProtocol(name="range", metadata=metadata)],
     )
-    answer = node.send(request, version)
+    answer = node.send(request, version, client_id)
     node.clock.advance_ms(10)
     code: int = answer.value.error_code if answer.done else ErrorCode.NONE
     return code
@@ -185,8 +194,8 @@ def test_bytes_that_members_tell_of_themselves(tmp_path: Path, is_first: bool) -
     node = BrokerInProcess(tmp_path / "data", SETTINGS)
     if not is_first:
         assert join(node, "g", bytes(500), version=3) == 0
-        assert join(node, "g", bytes(480), version=3) == 0
-    assert join(node, "g", bytes(1_001), version=3) == ErrorCode.GROUP_MAX_SIZE_REACHED
+        assert join(node, "g", bytes(MEMBER_BYTES - 2_000), version=3) == 0
+    assert join(node, "g", bytes(2 * MEMBER_BYTES + 1), version=3) == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert join(node, "g", bytes(500), version=3) == (0 if is_first else ErrorCode.GROUP_MAX_SIZE_REACHED)
     node.broker.stop(clean=False)
 
@@ -287,8 +296,27 @@ def commit_in_transaction(node: BrokerInProcess, producer: Producer, indexes: It
 
 
 def test_bytes_of_all_groups(node: BrokerInProcess) -> None:
-    node.broker.groups._bytes_max = 1_500
+    node.broker.groups._bytes_max = 2 * MEMBER_BYTES
     assert join(node, "a", bytes(900), version=3) == 0
     assert join(node, "b", bytes(900), version=3) == ErrorCode.POLICY_VIOLATION
     node.clock.advance_ms(700_000)
     assert join(node, "b", bytes(900), version=3) == 0, "the member of the other has not come back"
+
+
+def test_joins_that_were_refused_take_no_room_from_others(node: BrokerInProcess) -> None:
+    node.broker.groups._bytes_max = 20 * MEMBER_BYTES
+    assert [join(node, "a", bytes(4 * MEMBER_BYTES), version=3) for _ in range(10)] == [
+        ErrorCode.GROUP_MAX_SIZE_REACHED
+    ] * 10
+    assert join(node, "b", version=3) == 0
+
+
+def test_ids_of_members_count(tmp_path: Path) -> None:
+    """Also of those that have not come back with them, and the name of a client beside the id of an instance."""
+    node = BrokerInProcess(tmp_path / "data", {**FEW_PARTITIONS, "oncelog.group.metadata.max.bytes": "1000000"})
+    long = "c" * 30_000
+    codes = [join(node, "new", client_id=long) for _ in range(40)]
+    assert codes[0] == ErrorCode.MEMBER_ID_REQUIRED
+    assert codes[-1] == ErrorCode.GROUP_MAX_SIZE_REACHED
+    codes = [join(node, "static", version=5, instance_id=f"i{number}", client_id=long) for number in range(40)]
+    assert (codes[0], codes[-1]) == (0, ErrorCode.GROUP_MAX_SIZE_REACHED)

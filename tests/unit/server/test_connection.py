@@ -14,12 +14,13 @@ from oncelog.protocol.batch import Record, build_batch
 from oncelog.protocol.framing import encode_request_frame, parse_response_header
 from oncelog.protocol.messages.api_versions import ApiVersionsRequest
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from oncelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from oncelog.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from oncelog.server import turns
-from oncelog.server.connection import LOGIN_MS_MAX, Connection
+from oncelog.server.connection import FRAMES_AT_ONCE, LOGIN_MS_MAX, Connection
 from oncelog.server.connection_limits import Admission
 from oncelog.server.descriptors import RESERVED, share
 from oncelog.server.listener import parse_listeners
@@ -251,6 +252,50 @@ def test_whoever_holds_most_is_closed_when_nothing_is_freed(running: BrokerInPro
     assert not reader.aborted
 
 
+def test_frames_that_have_only_begun_take_no_more_than_there_is_room_for(running: BrokerInProcess) -> None:
+    running.broker.budget.max_bytes = 3 << 20
+    begun = [connect(running) for _ in range(10)]
+    for transport in begun:
+        receive(transport, (1 << 20).to_bytes(4, "big"))
+    assert held_bytes(running) == 4 << 20
+    assert [transport.reading for transport in begun] == [True] * 3 + [False] * 7
+    frame = large_produce()
+    late = connect(running)
+    receive(late, frame[:1_000])
+    assert not late.reading
+    begun[0].connection.connection_lost(None)
+    assert [transport.reading for transport in begun[1:]] == [True] * 3 + [False] * 6
+    assert held_bytes(running) == 4 << 20
+    for transport in begun[1:]:
+        transport.connection.connection_lost(None)
+    assert late.reading
+    receive(late, frame[1_000:])
+    assert late.take()
+    assert held_bytes(running) == 0
+    assert not running.broker.budget._waiting
+
+
+def test_frames_that_go_on_no_more_are_closed_together_for_whoever_waits(running: BrokerInProcess) -> None:
+    running.broker.budget.max_bytes = 3 << 20
+    slow, *silent = [connect(running) for _ in range(7)]
+    for transport in (slow, *silent):
+        receive(transport, (1 << 20).to_bytes(4, "big"))
+    frame = large_produce()
+    late = connect(running)
+    receive(late, frame[:1_000])
+    running.clock.advance_ms(ROOM_WAIT_MS // 2)
+    receive(slow, b"x")
+    running.clock.advance_ms(ROOM_WAIT_MS // 2)
+    assert [transport.aborted for transport in silent] == [True] * 2 + [False] * 4, "the others have waited"
+    for _ in range(2):
+        receive(slow, b"x")
+        running.clock.advance_ms(ROOM_WAIT_MS)
+    assert late.reading
+    receive(late, frame[1_000:])
+    assert late.take()
+    assert not slow.aborted
+
+
 def test_answers_beyond_the_budget_close_whoever_holds_most(running: BrokerInProcess) -> None:
     many = [connect(running) for _ in range(20)]
     for transport in many:
@@ -419,6 +464,114 @@ def test_a_request_in_pieces_whose_client_has_gone_counts_no_more(
     assert running.broker.budget.held_bytes > 65_536
     transport.connection.connection_lost(None)
     running.clock.advance_ms(0)
+    assert running.broker.budget.held_bytes == 0
+
+
+def wait_for_many(transport: StuckTransport, count: int, session: tuple[int, int] = (0, -1)) -> None:
+    """A fetch of a topic with as many partitions, which gets an answer when there is something new."""
+    partitions = [FetchPartition(partition=number, partition_max_bytes=1 << 20) for number in range(count)]
+    topics = [FetchTopic(topic="many", partitions=partitions)] if count else []
+    request = FetchRequest(
+        max_wait_ms=2**31 - 1, min_bytes=1, topics=topics, session_id=session[0], session_epoch=session[1]
+    )
+    send(transport, request, FETCH_VERSION)
+    assert transport.connection.is_waiting
+
+
+def test_a_fetch_waits_no_longer_than_its_client(running: BrokerInProcess) -> None:
+    running.create("many", 20)
+    partition = running.broker.partitions.get("many", 0)
+    transport = connect(running)
+    wait_for_many(transport, 20)
+    running.clock.advance_ms(100)
+    assert partition._watchers
+    transport.connection.connection_lost(None)
+    running.clock.advance_ms(0)
+    assert not partition._watchers
+    assert not transport.connection.is_waiting
+    assert running.broker.budget.held_bytes == 0
+
+
+def test_a_fetch_counts_with_the_partitions_that_it_waits_for(running: BrokerInProcess) -> None:
+    running.broker.budget.max_bytes = 100 << 20
+    running.create("many", 1_000)
+    few, many, again = connect(running), connect(running), connect(running)
+    wait_for_more(few)
+    assert running.broker.budget.held_bytes == 0, "a usual reader is not counted"
+    wait_for_many(many, 1_000)
+    assert running.broker.budget.held_bytes > 1_000 * 400, "what is named, and what waits at each partition"
+    running.produce("many", [b"x"])
+    running.clock.advance_ms(10)
+    assert many.take()
+    assert running.broker.budget.held_bytes == 0
+    send(again, fetch_of_a_session(1_000), FETCH_VERSION)
+    session_id = session_of(again.take())
+    for epoch in range(1, 4):
+        wait_for_many(connect(running), 0, (session_id, epoch))
+    assert running.broker.budget.held_bytes > 3 * 1_000 * 190, "they name nothing, and wait for all of the session"
+
+
+def fetch_of_a_session(count: int) -> FetchRequest:
+    partitions = [FetchPartition(partition=number, partition_max_bytes=1 << 20) for number in range(count)]
+    partitions[0].fetch_offset = 1
+    return FetchRequest(topics=[FetchTopic(topic="many", partitions=partitions)], session_epoch=0)
+
+
+def session_of(answer: bytes) -> int:
+    _, position = parse_response_header(memoryview(answer)[4:], response_header_version(1, FETCH_VERSION))
+    return int(decode_response(1, FETCH_VERSION, memoryview(answer)[4 + position :]).session_id)
+
+
+def test_waiting_fetches_beyond_the_budget_close_whoever_holds_most(running: BrokerInProcess) -> None:
+    running.broker.budget.max_bytes = 2 << 20
+    running.create("many", 1_000)
+    transports = [connect(running) for _ in range(8)]
+    for transport in transports:
+        wait_for_many(transport, 1_000)
+    assert running.broker.budget.held_bytes <= 2 << 20
+    assert 0 < sum(transport.aborted for transport in transports) < 8
+
+
+def test_requests_behind_one_that_waits_stay_the_bytes_that_they_are(running: BrokerInProcess) -> None:
+    transport, count = connect(running), 3_000
+    wait_for_more(transport)
+    asked = encode_request(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
+    asks = [b"".join(encode_request_frame(ApiKey.API_VERSIONS, 0, number, None, asked)) for number in range(count)]
+    receive(transport, b"".join(asks))
+    assert not transport.reading
+    assert len(transport.connection._waiting) == FRAMES_AT_ONCE
+    running.produce("t", [b"x"])
+    running.clock.advance_ms(0)
+    answers, numbers = bytearray(), []
+    while transport.unsent:
+        answers += transport.take_piece()
+        running.clock.advance_ms(0)
+    position = int.from_bytes(answers[:4], "big") + 4  # behind that to the fetch
+    while position < len(answers):
+        numbers.append(int.from_bytes(answers[position + 4 : position + 8], "big"))
+        position += int.from_bytes(answers[position : position + 4], "big") + 4
+    assert numbers == list(range(count))
+    assert transport.reading
+
+
+def test_a_request_that_waits_keeps_no_buffer_of_a_lost_client(running: BrokerInProcess) -> None:
+    transport = connect(running)
+    wait_for_more(transport)
+    transport.connection.connection_lost(None)
+    assert len(transport.connection._reader.get_buffer()) == 0
+
+
+def test_a_small_request_with_many_elements_counts_while_it_is_in_service(
+    running: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "SLICE_MS", 0)
+    running.broker.budget.max_bytes = 100 << 20
+    transport = connect(running)
+    partitions = [ListOffsetsPartition(partition_index=number, timestamp=-1) for number in range(1_900)]
+    send(transport, ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=partitions)]), 7)
+    assert running.broker.budget.held_bytes > 1_900 * 100
+    running.clock.advance_ms(100)
+    assert transport.take()
     assert running.broker.budget.held_bytes == 0
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from oncelog.cluster import partitions
 from oncelog.cluster.partition import Partition
+from oncelog.coordinator.outcome import Outcome, Reply
 from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, LeaderEpoch, NodeId, TopicPartition
@@ -19,6 +20,7 @@ from oncelog.protocol.messages.describe_transactions import DescribeTransactions
 from oncelog.protocol.messages.end_txn import EndTxnRequest
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from oncelog.server import shard_log
+from oncelog.server.coordinator_runtime import REPLIES_AT_ONCE
 from oncelog.server.log_upkeep import REPAIR_CHECK_INTERVAL_MS
 from oncelog.server.markers import RETRY_MS as MARKER_RETRY_MS
 from oncelog.storage.log import Log
@@ -310,6 +312,14 @@ def test_an_answer_that_fails_when_a_coordinator_is_unloaded_keeps_nobody_waitin
     again = node.send(join(), 3)
     node.clock.advance_ms(10_000)
     assert again.value.error_code == ErrorCode.NONE
+
+
+def test_very_many_answers_at_the_end_of_a_round_give_others_their_turn(node: BrokerInProcess) -> None:
+    shards, answered, count = node.broker.groups.shards, list[int](), 2 * REPLIES_AT_ONCE + 1
+    shards.deliver(Outcome([Reply(answered.append, number) for number in range(count)]))
+    assert len(answered) == REPLIES_AT_ONCE
+    node.clock.advance_ms(0)
+    assert answered == list(range(count))
 
 
 def test_a_transaction_is_carried_out_although_its_answer_fails(node: BrokerInProcess) -> None:

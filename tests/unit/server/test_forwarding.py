@@ -63,7 +63,10 @@ from oncelog.server import turns
 from oncelog.server.change_report import report
 from oncelog.server.config_resources import warn_of_no_effect
 from oncelog.server.context import RequestContext
+from oncelog.server.dispatch import DECODED_HERE_BYTES_MAX
 from tests.unit.server.harness import BrokerInProcess
+from tests.unit.server.held_worker import HeldWorker
+from tests.unit.server.test_connection import connect, receive
 
 TOPIC, BROKER = 2, 4
 SET, DELETE = 0, 1
@@ -349,6 +352,23 @@ def test_large_requests_are_decoded_by_a_worker(node: BrokerInProcess) -> None:
     frame = b"".join(encode_request_frame(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, 1, "test", body))[4:-1000]
     broken: Any = node.broker.dispatcher.serve(memoryview(frame), node.peer)
     assert broken.value == [], "its connection is closed"
+
+
+def test_what_waits_for_a_controller_counts_from_a_small_size_on(node: BrokerInProcess) -> None:
+    """It is decoded twice, and thousands of connections may wait at a time."""
+    running, worker = connect(node), HeldWorker()
+    node.broker.decoding._worker = worker
+    topics = [CreatableTopic(name=f"!{number}", num_partitions=1, replication_factor=1) for number in range(500)]
+    body = encode_request(ApiKey.CREATE_TOPICS, 7, CreateTopicsRequest(topics=topics))
+    frame = b"".join(encode_request_frame(ApiKey.CREATE_TOPICS, 7, 1, "test", body))
+    assert len(frame) < DECODED_HERE_BYTES_MAX
+    receive(running, frame)
+    assert len(worker.jobs) == 1
+    worker.finish_one()
+    assert node.broker.budget.held_bytes > 500 * 200
+    worker.finish(node.clock)
+    assert running.take()
+    assert node.broker.budget.held_bytes == 0
 
 
 @pytest.mark.parametrize(("request_type", "version"), [(AddRaftVoterRequest, 1), (RemoveRaftVoterRequest, 0)])

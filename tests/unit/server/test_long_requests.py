@@ -18,11 +18,14 @@ from oncelog.core.ids import TopicPartition
 from oncelog.core.promise import Promise
 from oncelog.core.steps import at_once
 from oncelog.protocol.api import decode_request, encode_request
+from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.decoder import RECORDS_REQUEST_ELEMENTS_MAX
+from oncelog.protocol.framing import encode_request_frame
 from oncelog.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
 )
+from oncelog.protocol.messages.api_versions import ApiVersionsRequest
 from oncelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from oncelog.protocol.messages.delete_groups import DeleteGroupsRequest
 from oncelog.protocol.messages.delete_topics import DeleteTopicsRequest
@@ -35,6 +38,7 @@ from oncelog.protocol.messages.describe_topic_partitions import (
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from oncelog.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from oncelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from oncelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -131,7 +135,7 @@ def test_a_fetch_of_many_partitions_holds_what_it_has_read(
     assert isinstance(steps, Generator)
     held_bytes = list(accumulate(step or 0 for step in steps))
     assert max(held_bytes) > 70_000
-    assert left_bytes <= held_bytes[-1] <= left_bytes * 1.1
+    assert left_bytes <= held_bytes[-1] <= left_bytes * 1.2, "its records, and what 40 partitions take without them"
 
 
 def test_a_fetch_session_that_ends_while_it_grows_is_told(
@@ -502,3 +506,43 @@ def test_groups_are_not_left_out_because_their_coordinator_resigns_while_they_ar
     last = [live.index for live in groups.shards][-1]
     error, found = resign_after(groups.list_groups((), ()), 1, node, last)
     assert (error, found) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [])
+
+
+def crowd(node: BrokerInProcess) -> None:
+    """As if the first slices of others had taken this turn of the loop."""
+    node.broker.turns._first_slices_ms = turns.FIRST_SLICES_MS_MAX
+    node.broker.turns._ask_for_turn()
+
+
+def test_in_a_crowded_turn_requests_of_some_size_are_decoded_later(node: BrokerInProcess) -> None:
+    node.create("wide", partitions=1_000)
+    partitions = [ListOffsetsPartition(partition_index=number, timestamp=-1) for number in range(1_000)]
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="wide", partitions=partitions)])
+    crowd(node)
+    answer = node.send(request, 7)
+    assert not answer.done
+    assert node.send(ApiVersionsRequest(), 0).done, "a small one is not"
+    node.clock.advance_ms(1)
+    assert len(answer.value.topics[0].partitions) == 1_000
+    many = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=[
+        OffsetFetchRequestTopics(name="wide", partition_indexes=list(range(3_000)))])])  # fmt: skip
+    crowd(node)
+    answer = node.send(many, 8)
+    node.clock.advance_ms(1)
+    assert len(answer.value.groups[0].topics[0].partitions) == 3_000, "of so many elements that a worker decodes it"
+
+
+def test_a_request_that_is_decoded_later_and_cannot_be_read_ends_its_connection(node: BrokerInProcess) -> None:
+    body = b"\xff" * 5_000
+    frame = b"".join(encode_request_frame(ApiKey.LIST_OFFSETS, 7, 1, "test", [body]))
+    crowd(node)
+    answer = node.broker.dispatcher.serve(memoryview(frame)[4:], node.peer)
+    assert isinstance(answer, Promise)
+    node.clock.advance_ms(1)
+    assert answer.value == []
+    crowd(node)
+    gone = node.broker.dispatcher.serve(memoryview(frame)[4:], node.peer)
+    node.peer.connected = False
+    node.clock.advance_ms(1)
+    assert isinstance(gone, Promise)
+    assert gone.value == []

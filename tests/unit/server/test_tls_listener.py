@@ -20,6 +20,7 @@ import pytest
 
 from oncelog.client import Admin, KafkaError, Producer
 from oncelog.server import tls_listener
+from oncelog.server.metrics_port import CONNECTIONS_MAX
 from oncelog.testing.broker import BrokerProcess
 from oncelog.tls import TlsSettings, server_context
 from peers.kafka.kafka import free_port
@@ -338,3 +339,25 @@ def test_metrics_have_tls_too(tmp_path: Path, certificate: Path) -> None:
     replace(certificate, (TLS / "elsewhere.pem").read_bytes())
     wait_until(lambda: scrape(port, TLS / "alice.pem")[1] != before, timeout_s=30)
     broker.stop()
+
+
+def test_silent_clients_of_metrics_with_tls_take_no_descriptors(tmp_path: Path, certificate: Path) -> None:
+    port = free_port()
+    broker = start(tmp_path, certificate, oncelog_metrics_port=str(port), oncelog_metrics_tls_enable="true")
+    descriptors = Path(f"/proc/{broker.pid}/fd")
+    before = len(list(descriptors.iterdir()))
+    with contextlib.ExitStack() as clients:
+        for _ in range(200):
+            clients.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+        with contextlib.suppress(ssl.SSLError, ConnectionError):
+            assert scrape(port)[0] == "", "there are as many clients as may be"
+        assert len(list(descriptors.iterdir())) < before + CONNECTIONS_MAX + 10
+    wait_until(lambda: "oncelog_" in answered(port), timeout_s=30)
+    broker.stop()
+
+
+def answered(port: int) -> str:
+    try:
+        return scrape(port)[0]
+    except (ssl.SSLError, ConnectionError):
+        return ""

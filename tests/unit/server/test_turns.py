@@ -10,7 +10,7 @@ from oncelog.core.promise import Promise
 from oncelog.core.steps import at_once
 from oncelog.server.context import HANG_UP, Peer
 from oncelog.server.memory_budget import MemoryBudget
-from oncelog.server.turns import FIRST_SLICES, SLICE_MS, Steps, Turns, one_by_one
+from oncelog.server.turns import FIRST_SLICES, FIRST_SLICES_MS_MAX, SLICE_MS, Steps, Turns, one_by_one
 
 
 class Loop:
@@ -148,7 +148,34 @@ def test_paused_work_of_whoever_is_closed_is_given_up_at_once(loop: Loop, turns:
 
 def test_short_work_is_done_at_once(loop: Loop, turns: Turns) -> None:
     assert turns.run(work(loop, FIRST_SLICES * SLICE_MS - 1, [], "a"), peer()) == "a is done"
+    loop.turn()
     assert not loop.calls
+
+
+def test_many_who_ask_in_one_turn_have_first_slices_in_several(loop: Loop, turns: Turns) -> None:
+    log: list[str] = []
+    many = 50
+    first_slice_ms = FIRST_SLICES * SLICE_MS
+    asked = [turns.run(work(loop, first_slice_ms + 3, log, f"{number}"), peer()) for number in range(many)]
+    assert loop.time_ms <= many + FIRST_SLICES_MS_MAX + first_slice_ms, "a first step each, and some first slices"
+    brief = turns.run(work(loop, first_slice_ms, log, "brief"), peer())
+    assert isinstance(brief, Promise)
+    while not brief.done:
+        before_ms = loop.time_ms
+        loop.turn()
+        assert loop.time_ms - before_ms <= FIRST_SLICES_MS_MAX + first_slice_ms + SLICE_MS
+    done = [promise.done for promise in asked if isinstance(promise, Promise)]
+    assert len(done) == many
+    assert sum(done) < many // 4, "what is brief does not wait for what is long"
+    while loop.calls:
+        loop.turn()
+    assert {promise.value for promise in asked if isinstance(promise, Promise)} == {f"{n} is done" for n in range(many)}
+
+
+def test_first_slices_of_one_turn_do_not_count_in_the_next(loop: Loop, turns: Turns) -> None:
+    for _ in range(20):
+        assert turns.run(work(loop, FIRST_SLICES * SLICE_MS, [], "a"), peer()) == "a is done"
+        loop.turn()
 
 
 def test_long_work_of_several_takes_turns_one_slice_each(loop: Loop, turns: Turns) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection
+from sys import getsizeof
 
-from oncelog.coordinator.group.member import Member
+from oncelog.coordinator.group.member import EXPECTED_BYTES, Member
 from oncelog.coordinator.group.state import GroupState, may_move
 from oncelog.coordinator.group.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from oncelog.core.errors import ErrorCode
@@ -52,6 +53,7 @@ class ClassicGroup:
         """How much longer than the current wait the initial delay may still be extended."""
         self._supporters: Counter[str] = Counter()
         """How many members know a protocol."""
+        self._members_bytes = 0
 
     @classmethod
     def loaded(cls, group_id: str, metadata: GroupMetadataValue | None) -> ClassicGroup:
@@ -97,6 +99,11 @@ class ClassicGroup:
         return len(self.members) == len(self.awaiting_join) and not self.expected_members
 
     @property
+    def held_bytes(self) -> int:
+        """Memory of the members, also of those that have not come back with their ids."""
+        return self._members_bytes + sum([EXPECTED_BYTES + getsizeof(member_id) for member_id in self.expected_members])
+
+    @property
     def rebalance_timeout_ms(self) -> int:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
@@ -128,6 +135,7 @@ class ClassicGroup:
             self.static_members[member.group_instance_id] = member.member_id
         self.members[member.member_id] = member
         self._supporters.update(member.protocols.keys())
+        self._members_bytes += member.held_bytes
         if self.leader_id is None:
             self.leader_id = member.member_id
 
@@ -155,6 +163,7 @@ class ClassicGroup:
         self._withdraw(member)
         member.protocols = protocols
         self._supporters.update(protocols.keys())
+        self._members_bytes += member.held_bytes
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
 
@@ -208,6 +217,7 @@ class ClassicGroup:
         return votes.most_common(1)[0][0]
 
     def _withdraw(self, member: Member) -> None:
+        self._members_bytes -= member.held_bytes
         for name in member.protocols:
             self._supporters[name] -= 1
             if not self._supporters[name]:

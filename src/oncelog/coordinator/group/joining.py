@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from oncelog.coordinator.group.config import GroupConfig
 from oncelog.coordinator.group.group import ClassicGroup, JoinReply
-from oncelog.coordinator.group.member import Member, unique_protocols
+from oncelog.coordinator.group.member import Member, held_bytes_of, unique_protocols
 from oncelog.coordinator.group.rebalance import Rebalancer
 from oncelog.coordinator.group.records import group_record
 from oncelog.coordinator.group.responses import join_refused
@@ -155,12 +155,12 @@ class Joining:
     def _has_memory(self, group: ClassicGroup | None, join: _Join) -> bool:
         """Whether there is room for what the request would keep in memory."""
         member_id = join.request.member_id
-        total_bytes = sum(len(name) + len(metadata) for name, metadata in join.protocols.items())
+        total_bytes = held_bytes_of(join.request, join.client.client_id)
         if group is not None:
             if not member_id and len(group.expected_members) >= self._config.waiting_members_max:
                 return False
-            others = (member for member in group.members.values() if member.member_id != member_id)
-            total_bytes += sum(member.metadata_bytes for member in others)
+            before = group.members.get(member_id)
+            total_bytes += group.held_bytes - (before.held_bytes if before is not None else 0)
         return total_bytes <= self._config.metadata_max_bytes
 
     def _turn_away(self, group: ClassicGroup, join: _Join) -> None:

@@ -272,9 +272,12 @@ class GroupShard:
         return group_id in self._groups
 
     def held_bytes(self) -> int:
-        """Ids of the groups, and what members tell of themselves."""
-        members = sum(member.metadata_bytes for group in self._groups.values() for member in group.members.values())
-        return members + sum(map(len, self._groups))
+        """Ids of the groups, and their members."""
+        total_bytes = sum(map(len, self._groups))
+        for group in self._groups.values():
+            if group.members or group.expected_members:
+                total_bytes += group.held_bytes
+        return total_bytes
 
     def list_groups(self, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[ListedGroup]:
         """Filters ignore case; an empty filter lets everything through, an unknown name nothing."""

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from sys import getsizeof
+from typing import Final
 
 from oncelog.core.dataclass import dataclass
 from oncelog.core.invariant import InvariantError
 from oncelog.protocol.messages.group_metadata_log import MemberMetadata
-from oncelog.protocol.messages.join_group import JoinGroupRequestProtocol
+from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+
+MEMBER_BYTES: Final = 4_096
+"""Memory of a member beside what it tells: with its timers, and with a request that waits and its connection, which may
+be gone."""
+EXPECTED_BYTES: Final = 500
+"""Memory of a member that was given an id, beside that."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,8 +54,9 @@ class Member:
         return self.protocols[protocol_name]
 
     @property
-    def metadata_bytes(self) -> int:
-        return sum(len(name) + len(metadata) for name, metadata in self.protocols.items())
+    def held_bytes(self) -> int:
+        """Without the assignment: all of a group have to fit into a record."""
+        return _held_bytes(self.protocols.items(), self.client_id, self.group_instance_id)
 
     def matches(self, protocols: dict[str, bytes]) -> bool:
         """Whether the member would say the same as it did last time, in the same order."""
@@ -70,6 +79,18 @@ class Member:
             subscription=self.metadata(protocol_name),
             assignment=assignment,
         )
+
+
+def held_bytes_of(request: JoinGroupRequest, client_id: str) -> int:
+    """Of the member that it would make, at most."""
+    protocols = ((protocol.name, protocol.metadata) for protocol in request.protocols)
+    return _held_bytes(protocols, client_id, request.group_instance_id)
+
+
+def _held_bytes(protocols: Iterable[tuple[str, bytes]], client_id: str, instance_id: str | None) -> int:
+    """Its id begins with one of the two texts."""
+    told_bytes = sum(len(name) + len(metadata) for name, metadata in protocols)
+    return MEMBER_BYTES + told_bytes + 2 * (getsizeof(client_id) + getsizeof(instance_id))
 
 
 def unique_protocols(protocols: Iterable[JoinGroupRequestProtocol]) -> dict[str, bytes]:

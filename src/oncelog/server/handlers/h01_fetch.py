@@ -25,7 +25,7 @@ from oncelog.protocol.messages.fetch import (
 from oncelog.server.aborted_transactions import AbortedTransactions
 from oncelog.server.authorization import Operation, Resource
 from oncelog.server.broker import Broker
-from oncelog.server.context import HangUp, RequestContext
+from oncelog.server.context import HANG_UP, HangUp, RequestContext, end_nothing
 from oncelog.server.fetch_session import FetchSession, FetchTarget, PartitionKey
 from oncelog.server.memory_budget import SMALL_ANSWER_BYTES
 from oncelog.server.replica_fetches import failed_partition, replica_of, serve_replica
@@ -34,6 +34,10 @@ from oncelog.server.turns import Steps
 _TOPIC_ID_VERSION = 13
 _FOLLOWERS_VERSION = 11
 _PARTITIONS_PER_STEP = 16
+_READ_BYTES = 300
+"""Memory of a partition that is read, without its records."""
+_WAITING_BYTES = 200
+"""Memory of a partition that a reader waits for, beside what the request is counted as."""
 _PARTITIONS_PER_MS = 200
 """A reader that waits for many is woken less often than there are appends: each look goes through all of them."""
 
@@ -139,6 +143,11 @@ class _Fetch:
         return promise
 
     def _wait(self) -> Steps[None]:
+        peer, wake = self._context.peer, self._wake
+        if len(self._wanted) >= _PARTITIONS_PER_STEP:  # few take less than the buffer that every connection has
+            peer.add_work_bytes(len(self._wanted) * _WAITING_BYTES)
+            self._broker.budget.make_room()
+        peer.on_gone = self._end
         self._token = next(watch_tokens)
         self._timer = self._broker.scheduler.call_later_ms(self._request.max_wait_ms, self._expire)
         for number, target in enumerate(self._wanted):
@@ -146,7 +155,7 @@ class _Fetch:
                 return
             partition = self._broker.partitions.find(target.topic, target.partition)
             if partition is not None:
-                partition.watch(self._token, self._wake)
+                partition.watch(self._token, wake)
                 self._watched.append(partition)
             if number % _PARTITIONS_PER_STEP == _PARTITIONS_PER_STEP - 1:
                 yield
@@ -170,9 +179,7 @@ class _Fetch:
         self._wake_pending = False
         if self._promise is None:
             return
-        if not self._context.peer.connected:
-            self._finish(FetchResponse())
-        elif is_last or (yield from self._has_enough()):
+        if is_last or (yield from self._has_enough()):
             reads, _, _ = yield from self._read_all()
             self._finish((yield from self._answer(reads)))
 
@@ -198,6 +205,19 @@ class _Fetch:
         if self._promise is not None:
             self._look_again(is_last=True)
 
+    def _end(self) -> None:
+        """Nobody is there to be answered: the wait could last for weeks. Thousands may go at the same moment."""
+        self._broker.turns.begin(self._give_up(), self._context.peer, to_the_end=True)
+
+    def _give_up(self) -> Steps[None]:
+        watched, self._watched = self._watched, []
+        for number, partition in enumerate(watched):
+            partition.unwatch(self._token)
+            if number % _PARTITIONS_PER_STEP == _PARTITIONS_PER_STEP - 1:
+                yield
+        if self._promise is not None:
+            self._finish(HANG_UP)
+
     def _finish(self, response: FetchResponse | HangUp) -> None:
         promise = self._promise
         self._release()
@@ -206,6 +226,7 @@ class _Fetch:
 
     def _release(self) -> None:
         self._promise = None
+        self._context.peer.on_gone = end_nothing
         self._timer.cancel()
         for partition in self._watched:
             partition.unwatch(self._token)
@@ -219,10 +240,10 @@ class _Fetch:
         aborted = AbortedTransactions()
         for number, target in enumerate(self._wanted):
             if number % _PARTITIONS_PER_STEP == _PARTITIONS_PER_STEP - 1:
-                yield self._unreported_bytes(total_bytes)
+                yield self._unreported_bytes(total_bytes + number * _READ_BYTES)
             read = self._read(target, max_bytes - total_bytes, total_bytes == 0)
             while (partition := read.partition) is not None:
-                if (yield from self._name_aborted(read, partition, aborted, total_bytes)):
+                if (yield from self._name_aborted(read, partition, aborted, total_bytes + number * _READ_BYTES)):
                     break
                 read = self._read(target, max_bytes - total_bytes, total_bytes == 0)
             if read.data.error_code or read.data.preferred_read_replica >= 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oncelog.coordinator.group.joining import JoiningClient
+from oncelog.coordinator.group.member import held_bytes_of
 from oncelog.coordinator.group.responses import join_refused
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise
@@ -31,8 +32,7 @@ def _join(broker: Broker, request: JoinGroupRequest, context: RequestContext) ->
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION, f"{len(request.protocols)} protocols, at most {_PROTOCOLS_MAX}"
             )
-        given_bytes = sum(len(protocol.name) + len(protocol.metadata) for protocol in request.protocols)
-        broker.groups.check_room(request.group_id, given_bytes)
+        broker.groups.check_room(request.group_id, held_bytes_of(request, context.client_id))
     except KafkaError as error:
         broker.log_refusal("JoinGroup", error.code, error.message)
         return Promise.resolved(join_refused(error.code, request.member_id))

@@ -5,13 +5,14 @@ The lists of eligible leader replicas are empty, never null: Java clients fail o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from heapq import merge
 
-from oncelog.cluster.metadata import Topic
+from oncelog.cluster.metadata import Topic, state_of
+from oncelog.cluster.partition_state import PartitionState
 from oncelog.controller.topic_rules import name_problem
 from oncelog.core.errors import ErrorCode
-from oncelog.core.ids import INTERNAL_TOPICS
+from oncelog.core.ids import INTERNAL_TOPICS, NodeId
 from oncelog.protocol.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -25,6 +26,7 @@ from oncelog.server.context import RequestContext
 from oncelog.server.turns import Steps, in_steps
 
 _PARTITIONS_PER_ANSWER_MAX = 2000
+_PARTITION_BYTES = 450
 _NAMES_PER_STEP = 1000
 
 
@@ -54,7 +56,7 @@ def handle(
             response.next_cursor = Cursor(topic_name=name, partition_index=first_partition)
             break
         last = min(topic.partition_count, first_partition + room)
-        response.topics.append(_describe(broker, context, topic, first_partition, last))
+        response.topics.append((yield from _describe(broker, context, topic, first_partition, last)))
         room -= last - first_partition
         if last < topic.partition_count:
             response.next_cursor = Cursor(topic_name=name, partition_index=last)
@@ -83,26 +85,30 @@ def _failed(name: str, code: ErrorCode, operations: int) -> DescribeTopicPartiti
 
 def _describe(
     broker: Broker, context: RequestContext, topic: Topic, first: int, last: int
-) -> DescribeTopicPartitionsResponseTopic:
+) -> Steps[DescribeTopicPartitionsResponseTopic]:
     alive = broker.nodes(context).keys()
-    states = [(index, broker.metadata.partition_state(topic, index)) for index in range(first, last)]
+    images = broker.metadata.partitions_of(topic)  # as they are now
+    partitions = yield from in_steps(
+        (_partition(index, state_of(images.get(index)), alive) for index in range(first, last)), _PARTITION_BYTES
+    )
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[
-            DescribeTopicPartitionsResponsePartition(
-                error_code=ErrorCode.NONE if state.leader in alive else ErrorCode.LEADER_NOT_AVAILABLE,
-                partition_index=index,
-                leader_id=state.leader if state.leader in alive else -1,
-                leader_epoch=state.leader_epoch,
-                replica_nodes=list(state.replicas),
-                isr_nodes=list(state.in_sync),
-                eligible_leader_replicas=list(state.eligible),
-                last_known_elr=list(state.last_known_eligible),
-                offline_replicas=[replica for replica in state.replicas if replica not in alive],
-            )
-            for index, state in states
-        ],
+        partitions=partitions,
         topic_authorized_operations=context.operations_on(Resource.TOPIC, topic.name),
+    )
+
+
+def _partition(index: int, state: PartitionState, alive: Set[NodeId]) -> DescribeTopicPartitionsResponsePartition:
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=ErrorCode.NONE if state.leader in alive else ErrorCode.LEADER_NOT_AVAILABLE,
+        partition_index=index,
+        leader_id=state.leader if state.leader in alive else -1,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=list(state.replicas),
+        isr_nodes=list(state.in_sync),
+        eligible_leader_replicas=list(state.eligible),
+        last_known_elr=list(state.last_known_eligible),
+        offline_replicas=[replica for replica in state.replicas if replica not in alive],
     )
