@@ -210,7 +210,7 @@ def report(rounds: list[dict[str, Measured]]) -> list[str]:
         "upsert": f"{_spread(to_copy, '.2f')} of COPY and merge",
     }
     goals["upsert"] = (f"at least {UPSERT_GOAL} of COPY and merge", statistics.median(to_copy) >= UPSERT_GOAL)
-    lines = ["| what | rows/s | beside it | goal | computed for a row, in us |", "| --- | --- | --- | --- | --- |"]
+    lines = ["| what | rows/s | ratio | goal | CPU time per row, in us |", "| --- | --- | --- | --- | --- |"]
     for name, found in rates.items():
         goal, is_met = goals.get(name, ("", True))
         state = "" if not goal else ": met" if is_met else ": missed"

@@ -15,8 +15,8 @@ README = (ROOT / "README.md").read_text()
 
 
 def test_the_first_commands_work_one_after_the_other(tmp_path: Path) -> None:
-    blocks = README.partition("## In seconds")[2].partition("\n## ")[0].split("```\n")
-    commands = [line.partition("  #")[0].strip() for line in blocks[5].splitlines()]
+    blocks = README.partition("## Try it")[2].partition("\n## ")[0].split("```\n")
+    commands = [line.partition("  #")[0].strip() for line in blocks[3].splitlines()]
     assert commands[0] == "oncelog lab fencing"
     assert len(commands) == 6
     program = f"{sys.executable} -m oncelog"
@@ -43,7 +43,9 @@ def test_the_picture_shows_what_is_said_of_it() -> None:
     picture = (ROOT / "docs" / "images" / "demo-timeline.svg").read_text()
     records = sum(map(int, re.findall(r">exactly-once, batch \d+: done, [\d.]+ s, (\d+) records<", picture)))
     end_s = max(map(int, re.findall(r">(\d+) s<", picture)))
-    said = re.search(r"This one \(`make picture`\) is of\s+([\d,]+) records on two cores, which took (\d+) s:", README)
+    said = re.search(
+        r"This one\s+\(`make picture`\)\s+shows\s+([\d,]+) records on two cores,\s+which took (\d+) s:", README
+    )
     assert said is not None
     assert abs(records - int(said[1].replace(",", ""))) < 100
     assert int(said[2]) == end_s

@@ -56,6 +56,19 @@ def test_pages_load_nothing_from_other_hosts(site: Path) -> None:
         assert not re.search(loaded, page.read_text()), page.name
 
 
+def test_blocks_lists_and_tables_are_rendered(site: Path) -> None:
+    """GitHub renders some that the site does not, such as an item of a list right behind an indented paragraph."""
+    for source in (ROOT / "docs").rglob("*.md"):
+        page = site / source.relative_to(ROOT / "docs").with_suffix(".html")
+        text = (page.with_name("index.html") if source.name == "README.md" else page).read_text()
+        text = text.partition("<article")[2].partition("</article>")[0]
+        blocks = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+        outside, written = blocks.subn("", source.read_text())
+        assert len(re.findall(r'<div class="[\w -]*\bhighlight"', text)) >= written, source.name
+        assert text.count("<li>") == len(re.findall(r"^ *(?:[-*]|\d+\.) ", outside, re.MULTILINE)), source.name
+        assert text.count("<table>") == len(re.findall(r"^\|(?: -+ \|)+$", outside, re.MULTILINE)), source.name
+
+
 def test_pictures_come_along(site: Path) -> None:
     pictures = [file for file in (ROOT / "docs" / "images").rglob("*") if file.is_file()]
     assert len(pictures) > 3

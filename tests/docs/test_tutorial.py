@@ -11,12 +11,13 @@ from tests.docs.console import Shell, commands_in, normalised
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_tutorial_is_true() -> None:
+def test_the_tutorial_is_true(tmp_path: Path) -> None:
     commands = commands_in(ROOT / "docs" / "tutorial.md")
-    assert len(commands) >= 7
-    with broker() as process:
+    assert len(commands) >= 8
+    with broker(data_dir=tmp_path / "oncelog-data") as process:
         shell = Shell({"ONCELOG_BOOTSTRAP_SERVERS": process.bootstrap_servers})
         try:
+            shell.run(f"cd {tmp_path}")
             for command in commands:
                 assert normalised(shell.run(command.line)) == normalised(command.expected), command.line
         finally:

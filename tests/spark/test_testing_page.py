@@ -14,7 +14,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
 
 
 def test_the_pipeline_of_the_page_runs(spark: Any, oncelog_broker: BrokerProcess, tmp_path: Path) -> None:
-    (block,) = re.findall(r"```python spark\n(.*?)```", PAGE, re.DOTALL)
+    (block,) = re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL)
     names: dict[str, Any] = {"Producer": Producer}
     exec(compile(block, "docs/testing.md, Spark", "exec"), names)
     names["test_a_pipeline"](oncelog_broker, tmp_path)

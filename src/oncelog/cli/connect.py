@@ -109,7 +109,7 @@ def _serve_metrics(address: str, supervisor: Any) -> None:
 @_FILE
 @cluster_options
 def check_command(access: ClusterAccess, file: Path) -> None:
-    """Say what the connectors of FILE need and do not find, with the SQL or the command to mend it.
+    """Say what the connectors of FILE need and lack, with the SQL or the command that adds it.
 
     Changes nothing. The exit code is 1 if something is missing.
     """

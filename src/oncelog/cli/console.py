@@ -49,7 +49,7 @@ REGISTRY_TIMEOUT_S: Final = 2.0
 @click.option("--host-name", "host_names", multiple=True, metavar="NAME",
               help="A name of the console in addresses, besides those of loopback; may be repeated.")  # fmt: skip
 @click.option("--priority", type=click.Choice(PRIORITIES),
-              help="What it takes of the processor: what all others leave, a smaller share, an equal one.  [default: "
+              help="Its share of the processor: what all others leave, a smaller one, an equal one.  [default: "
                    "idle if a bootstrap server is on this machine, else low]")  # fmt: skip
 @click.option("--until-stdin-ends", is_flag=True, hidden=True)
 @cluster_options
@@ -68,7 +68,7 @@ def console_command(
     priority: str | None,
     until_stdin_ends: bool,
 ) -> None:
-    """Show a cluster in a browser: who holds readers back, transactions as they happen, groups, messages.
+    """Show a cluster in a browser: transactions as they happen, which ones hold readers back, groups, messages.
 
     Works on Oncelog, Apache Kafka and compatible clusters. Prints the address of the first page. Pages only show things
     unless --allow-changes is given. It stops cleanly on SIGTERM, SIGHUP or Ctrl-C.

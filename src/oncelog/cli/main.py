@@ -62,7 +62,7 @@ COMMANDS: Final = {
     "console": LazyCommand(
         "oncelog.cli.console",
         "console_command",
-        "Show a cluster in a browser: who holds readers back, transactions as they happen, groups, messages.",
+        "Show a cluster in a browser: transactions as they happen, which ones hold readers back, groups, messages.",
     ),
     "log": LazyCommand(
         "oncelog.cli.log",

@@ -20,17 +20,24 @@ WIDTH: Final = 100
 _HEAD: Final = """\
 # The command line
 
-Made from the commands' own help by `python -m oncelog.cli.reference docs/cli.md`; change the commands, not this page.
+Commands on a cluster use only the Kafka protocol, so they work on Oncelog, Apache Kafka and compatible clusters. Name
+the cluster with `--bootstrap-servers`, in `ONCELOG_BOOTSTRAP_SERVERS`, or in a `client.properties` file given by
+`--config` or `ONCELOG_CONFIG`; the default is 127.0.0.1:9092. `oncelog log` reads data folders and needs no broker.
 
-Commands on a cluster use only the Kafka protocol, so they work on Oncelog, Apache Kafka and compatible clusters.
-The cluster is named by `--bootstrap-servers`, by `ONCELOG_BOOTSTRAP_SERVERS`, or in a `client.properties`
-file given by `--config` or `ONCELOG_CONFIG`; without any it is 127.0.0.1:9092. `oncelog log` reads data folders and
-needs no broker at all.
+Results go to the standard output, everything else to the standard error. `--output json` prints the contents of a
+table as JSON. Commands that run until they are stopped, such as `serve`, `consume --follow` and `txn watch`, end with
+0 when they are stopped. Exit codes:
 
-Results go to the standard output, everything else to the standard error. `--output json` prints the contents of a table
-as JSON. Exit codes: 0 success; 1 failure, or a check that found something; 2 a wrong command line; 130 Ctrl-C, 143
-SIGTERM, 129 a closed terminal; 141 the reader of the output has closed the pipe. What goes on without an end, such as
-`serve`, `consume --follow` and `txn watch`, ends with 0 when it is told to.
+| exit code | meaning |
+| --- | --- |
+| 0 | success |
+| 1 | failure, or a check that found something |
+| 2 | a wrong command line |
+| 129, 130, 143 | a closed terminal, Ctrl-C, SIGTERM |
+| 141 | the reader of the output has closed the pipe |
+
+This page is made from the commands' own help by `python -m oncelog.cli.reference docs/cli.md`: change the commands,
+not the page.
 
 See also [from Kafka's scripts to oncelog](from-kafka-scripts.md) and [why is my reader stuck?](stuck-reader.md).
 """

@@ -14,14 +14,14 @@ from oncelog.core.dataclass import dataclass
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 
-_WAIT: Final = ConfigKey("fetch.max.wait.ms", ConfigType.INT, 500, "How long it waits for them.", low=0)
-_LEAST: Final = ConfigKey("fetch.min.bytes", ConfigType.INT, 1, "Bytes a broker waits for.", low=0)
+_WAIT: Final = ConfigKey("fetch.max.wait.ms", ConfigType.INT, 500, "How long it waits for fetch.min.bytes.", low=0)
+_LEAST: Final = ConfigKey("fetch.min.bytes", ConfigType.INT, 1, "Bytes that a broker waits for.", low=0)
 _MOST: Final = ConfigKey("fetch.max.bytes", ConfigType.INT, 52_428_800, "Bytes of one answer.", low=1)
 _OF_ONE: Final = ConfigKey(
-    "max.partition.fetch.bytes", ConfigType.INT, 1_048_576, "Bytes of one partition in it.", low=1
+    "max.partition.fetch.bytes", ConfigType.INT, 1_048_576, "Bytes of one partition in an answer.", low=1
 )
 RACK: Final = ConfigKey(
-    "client.rack", ConfigType.STRING, "", "Where the consumer is: it may be sent to a follower there (KIP-392)."
+    "client.rack", ConfigType.STRING, "", "The rack of the consumer: it may be sent to a follower there (KIP-392)."
 )
 FETCH_KEYS: Final = (_LEAST, _WAIT, _MOST, _OF_ONE)
 NO_SESSION_EPOCH: Final = -1

@@ -20,8 +20,8 @@ IN_FLIGHT: Final = "max.in.flight.requests.per.connection"
 PRODUCER_TABLE: Final = CLIENT_TABLE.extended(
     "producer",
     [
-        ConfigKey("acks", _STRING, "all", "Who must have a record before it counts: all, 1 or 0.", allowed=tuple(ACKS)),
-        ConfigKey("retries", _INT, INT_MAX, "How often a batch is sent again; time limits it first.", low=0),
+        ConfigKey("acks", _STRING, "all", "Replicas that must have a record: all, 1 or 0.", allowed=tuple(ACKS)),
+        ConfigKey("retries", _INT, INT_MAX, "How often a batch is sent again, within delivery.timeout.ms.", low=0),
         ConfigKey(IN_FLIGHT, _INT, IN_FLIGHT_MAX, "Batches of a partition in flight at a time.", low=1),
         ConfigKey("linger.ms", _LONG, 5, "How long a batch waits for more records.", low=0),
         ConfigKey("batch.size", _INT, 16_384, "Bytes at which a batch is full.", low=0),
@@ -31,12 +31,12 @@ PRODUCER_TABLE: Final = CLIENT_TABLE.extended(
         ConfigKey("compression.type", _STRING, "none", "How batches are compressed.", allowed=tuple(PRODUCER_CODECS)),
         ConfigKey("delivery.timeout.ms", _INT, 120_000, "How long a record may take, retries included.", low=1),
         ConfigKey("enable.idempotence", _BOOLEAN, True, "Whether brokers recognise batches that are sent again."),
-        ConfigKey("transactional.id", _STRING, None, "Makes the producer transactional, and unique under this name."),
+        ConfigKey("transactional.id", _STRING, None, "Makes the producer transactional, as the only one with this id."),
         ConfigKey("transaction.timeout.ms", _INT, 60_000, "When the coordinator aborts an unfinished transaction.",
                   low=1),
         ConfigKey("transaction.two.phase.commit.enable", _BOOLEAN, False,
                   "Whether transactions stay open until an outer coordinator decides (KIP-939)."),
-        ConfigKey("partitioner.ignore.keys", _BOOLEAN, False, "Whether keys have no say in the choice of partitions."),
+        ConfigKey("partitioner.ignore.keys", _BOOLEAN, False, "Whether partitions are chosen without regard to keys."),
     ],
     others=[
         *without_effect(TUNES_JAVA, "metadata.max.idle.ms"),

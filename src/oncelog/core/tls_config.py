@@ -10,14 +10,14 @@ _STRING: Final = ConfigType.STRING
 
 _KEYS: Final = [
     ConfigKey("ssl.keystore.location", _STRING, None,
-              "A PEM file with one's own key and certificates. A broker needs it; a client, if brokers ask for it."),
+              "A file with the own key and certificates. A broker needs it; a client needs it if brokers ask for it."),
     ConfigKey("ssl.keystore.key", _STRING, None, "The key as PEM in the setting itself.", sensitive=True),
-    ConfigKey("ssl.keystore.certificate.chain", _STRING, None, "The certificates that belong to it, as PEM."),
+    ConfigKey("ssl.keystore.certificate.chain", _STRING, None, "The certificates of that key, as PEM."),
     ConfigKey("ssl.keystore.type", _STRING, None, "PEM, PKCS12 or JKS; recognised by its bytes if it is not given."),
     ConfigKey("ssl.keystore.password", _STRING, None, "The password of a PKCS12 or JKS store.", sensitive=True),
     ConfigKey("ssl.key.password", _STRING, None, "The password of the key, if it has one.", sensitive=True),
     ConfigKey("ssl.truststore.location", _STRING, None,
-              "A PEM file with the certificates that others are trusted by. A client without it trusts the system's."),
+              "A file with the certificates to trust. A client without it trusts those of the system."),
     ConfigKey("ssl.truststore.certificates", _STRING, None, "The same as PEM in the setting itself."),
     ConfigKey("ssl.truststore.type", _STRING, None, "PEM, PKCS12 or JKS; recognised by its bytes if it is not given."),
     ConfigKey("ssl.truststore.password", _STRING, None, "The password of a PKCS12 or JKS store.", sensitive=True),
@@ -30,6 +30,6 @@ NAME_CHECK: Final = ConfigKey(
     "ssl.endpoint.identification.algorithm",
     ConfigType.STRING,
     "https",
-    "Empty: the certificate of a broker need not have its name.",
+    "Empty: the name in a broker's certificate is not checked.",
     allowed=("https", ""),
 )
