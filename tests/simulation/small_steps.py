@@ -36,7 +36,6 @@ _AT_ONCE: Final = (
     Bound("oncelog.server.cleaning", "_LOGS_PER_STEP", 1),
     Bound("oncelog.server.markers", "MARKERS_PER_STEP", 1),
     Bound("oncelog.server.offset_parts", "OFFSETS_PER_PART", 1),
-    Bound("oncelog.server.offset_parts", "ANSWERS_PER_STEP", 1),
     Bound("oncelog.server.controller_node", "SLICE_MS", 0),
     Bound("oncelog.server.shard_log", "LOAD_SLICE_RECORDS", 1),
     Bound("oncelog.server.aborted_transactions", "NAMED_MAX", 2),
