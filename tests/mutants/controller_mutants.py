@@ -194,8 +194,8 @@ CONTROLLER_MUTANTS = [
     Mutant(
         "a broker is unfenced that has not read its registration",
         _CONTROLLER + "heartbeats",
-        "if is_caught_up and not request.want_fence",
-        "if not request.want_fence",
+        "may_serve=is_caught_up and not is_ending",
+        "may_serve=not is_ending",
         (_BROKERS,),
     ),
     Mutant(
