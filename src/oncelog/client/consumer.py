@@ -150,8 +150,8 @@ def _first_offsets(records: Iterable[ConsumerRecord]) -> dict[TopicPartition, in
 def _one_by_one(positions: Positions, records: list[ConsumerRecord]) -> Iterator[ConsumerRecord]:
     """What a poll has taken, for a loop that may be left, and that may commit, seek and pause with each record."""
     held = []
-    for partition, run in groupby(records, attrgetter("topic_partition")):
-        entry = positions.get(partition)
+    for place, run in groupby(records, attrgetter("topic", "partition")):
+        entry = positions.get(TopicPartition(*place))
         if entry is not None:
             rest = list(run)
             entry.held_from = rest[0].offset
