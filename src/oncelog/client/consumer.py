@@ -336,6 +336,7 @@ class AsyncConsumer:
         self.core = ConsumerCore(self.cluster, self.settings)
         self._taker = _RecordTaker(key_deserializer, value_deserializer)
         self._callbacks: dict[RebalanceKind, AsyncOnChange | None] = {}
+        self._closed = False
 
     async def subscribe(
         self,
@@ -422,10 +423,12 @@ class AsyncConsumer:
 
     async def close(self) -> None:
         """Commit if enable.auto.commit is on, leave the group, close the connections."""
-        try:
-            await self._give_up()
-        finally:
-            await self.core.close()
+        if not self._closed:
+            self._closed = True
+            try:
+                await self._give_up()
+            finally:
+                await self.core.close()
 
     async def __aenter__(self) -> Self:
         return self
