@@ -15,6 +15,7 @@ with needs_columns():
     from oncelog.client.column_decoder import (
         HEADERS_TYPE,
         SCHEMA,
+        UNPACKED_BYTES,
         arrow_batches,
         decode_batches,
         first_columns,
@@ -28,6 +29,7 @@ __all__ = [
     "BATCH_BYTES",
     "HEADERS_TYPE",
     "SCHEMA",
+    "UNPACKED_BYTES",
     "arrow_batches",
     "decode_batches",
     "encode_by_partition",

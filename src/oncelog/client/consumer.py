@@ -150,8 +150,8 @@ def _first_offsets(records: Iterable[ConsumerRecord]) -> dict[TopicPartition, in
 def _one_by_one(positions: Positions, records: list[ConsumerRecord]) -> Iterator[ConsumerRecord]:
     """What a poll has taken, for a loop that may be left, and that may commit, seek and pause with each record."""
     held = []
-    for partition, run in groupby(records, attrgetter("topic_partition")):
-        entry = positions.get(partition)
+    for place, run in groupby(records, attrgetter("topic", "partition")):
+        entry = positions.get(TopicPartition(*place))
         if entry is not None:
             rest = list(run)
             entry.held_from = rest[0].offset
@@ -336,6 +336,7 @@ class AsyncConsumer:
         self.core = ConsumerCore(self.cluster, self.settings)
         self._taker = _RecordTaker(key_deserializer, value_deserializer)
         self._callbacks: dict[RebalanceKind, AsyncOnChange | None] = {}
+        self._closed = False
 
     async def subscribe(
         self,
@@ -422,10 +423,12 @@ class AsyncConsumer:
 
     async def close(self) -> None:
         """Commit if enable.auto.commit is on, leave the group, close the connections."""
-        try:
-            await self._give_up()
-        finally:
-            await self.core.close()
+        if not self._closed:
+            self._closed = True
+            try:
+                await self._give_up()
+            finally:
+                await self.core.close()
 
     async def __aenter__(self) -> Self:
         return self

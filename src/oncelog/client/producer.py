@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -39,21 +40,28 @@ Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | N
 CLOSE_TIMEOUT_MS: Final = 30_000
 
 
-def _to_bytes(topic: str, what: str, value: Any) -> bytes | None:
+def _default(what: str) -> Serializer:
     """Without a serializer: bytes as they are, text as UTF-8."""
-    if value is None or isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
     advice = "" if what == "header" else f", or set a {what}_serializer"
-    raise TypeError(f"a {what} of a record for {topic} is a {type(value).__name__}: give bytes or text{advice}")
+
+    def to_bytes(topic: str, value: Any) -> bytes | None:
+        if value is None or isinstance(value, bytes):
+            return value
+        if isinstance(value, str):
+            return value.encode()
+        if isinstance(value, bytearray | memoryview):
+            return bytes(value)
+        raise TypeError(f"a {what} of a record for {topic} is a {type(value).__name__}: give bytes or text{advice}")
+
+    return to_bytes
+
+
+_header_bytes: Final = _default("header")
 
 
 def _serializing(what: str, serializer: Serializer | None) -> Serializer:
     if serializer is None:
-        return lambda topic, value: _to_bytes(topic, what, value)
+        return _default(what)
 
     def serialize(topic: str, value: Any) -> bytes | None:
         data = serializer(topic, value)
@@ -78,7 +86,6 @@ class _RecordAppender:
         self, topic: str, value: Any, key: Any, headers: Headers | None, timestamp_ms: int | None
     ) -> tuple[bytes | None, bytes | None, Sequence[Header], int]:
         """Whatever is wrong with the record is raised here: in a batch it would stop those of others too."""
-        check_topic(topic)
         if self.config.transactional_id is not None:
             self.core.state.check_accepting()
         raw_key, raw_value = self._key_serializer(topic, key), self._value_serializer(topic, value)
@@ -103,7 +110,10 @@ class _RecordAppender:
     def known_partition_count(self, topic: str) -> int:
         """0 when a broker must be asked."""
         known = self.core.cluster.topics.get(topic)
-        return len(known.partitions) if known is not None else 0
+        if known is None:
+            check_topic(topic)
+            return 0
+        return len(known.partitions)
 
     def target(self, topic: str, key: bytes | None, partition: int | None, count: int) -> TopicPartition:
         if partition is None:
@@ -159,7 +169,7 @@ def _headers(topic: str, headers: Headers) -> list[Header]:
         pairs = [(name, content) for name, content in (headers.items() if isinstance(headers, Mapping) else headers)]
     except (TypeError, ValueError):
         raise TypeError(f"headers of a record for {topic}: give a dict, or pairs of name and value") from None
-    return [(_header_name(topic, name), _to_bytes(topic, "header", content)) for name, content in pairs]
+    return [(_header_name(topic, name), _header_bytes(topic, content)) for name, content in pairs]
 
 
 def _header_name(topic: str, name: str) -> bytes:
@@ -213,7 +223,8 @@ class Producer(Blocking):
         """Queue a record. Raises KafkaError, BufferExhausted after `max.block.ms`, or what the transaction is in."""
         if on_delivery is not None and not callable(on_delivery):
             raise TypeError(f"on_delivery is a {type(on_delivery).__name__}: give a function")
-        self._check_process()
+        if os.getpid() != self._pid:
+            self._check_process()
         appender = self._appender
         raw_key, raw_value, raw_headers, stamp = appender.prepare(topic, value, key, headers, timestamp_ms)
         count = appender.known_partition_count(topic)
@@ -246,7 +257,6 @@ class Producer(Blocking):
         import oncelog.client.columns  # noqa: F401  # before the topic is asked for, which may create it
 
         self._check_process()
-        check_topic(topic)
         deadline = Deadline(self.settings.max_block_ms)
         count = self._appender.known_partition_count(topic) or self._run(self.cluster.partition_count(topic, deadline))
         columns = {"key": key, "headers": headers, "timestamp_ms": timestamp_ms}

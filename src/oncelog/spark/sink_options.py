@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from oncelog.client import ClientConfig
-from oncelog.client.arguments import is_topic_name
-from oncelog.client.settings import IN_FLIGHT, PRODUCER_TABLE, parse_settings
+from oncelog.client.settings import IN_FLIGHT, PRODUCER_TABLE, is_topic_name, parse_settings
 from oncelog.core.config import ConfigKey, ConfigTable, ConfigType, refused, setting, without_effect
 from oncelog.core.ids import TopicPartition
 from oncelog.spark.resume import NewCheckpoint

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from oncelog.client.column_decoder import UNPACKED_BYTES
+from oncelog.client.columns import UNPACKED_BYTES
 from oncelog.core.invariant import invariant
 from oncelog.spark.offsets import StreamOffset
 from oncelog.spark.read_task import RangePartition, read_partition

@@ -405,10 +405,8 @@ def test_a_callback_that_raises_does_not_end_the_rebalances(
 def test_an_asynchronous_consumer_may_be_closed_twice_and_its_close_be_cancelled(
     servers: str, full_topic: str, unique: Any
 ) -> None:
-    settings = {"bootstrap.servers": servers, "group.id": unique("group")}
-
     async def close_twice(cancel_after: int) -> int:
-        client = AsyncConsumer(settings)
+        client = AsyncConsumer({"bootstrap.servers": servers, "group.id": unique("group")})
         await client.subscribe([full_topic])
         while not client.assignment():
             await client.poll(50)

@@ -876,7 +876,7 @@ def test_what_was_refused_or_not_sent_at_all_is_not_said_to_be_done(world: World
     admin = world.admin()
     refused: dict[str, Callable[[], object]] = {
         "OFFSET_OUT_OF_RANGE": lambda: admin.delete_records({world.place: 1000}),
-        "a number is out of range": lambda: admin.alter_group_offsets(world.name, {world.place: 2**70}),
+        "a number is out of range": lambda: admin.create_partitions({world.topic: 2**40}),
         "a text is not UTF-8": lambda: admin.delete_topics(["\ud800"]),
         "does not serve": lambda: admin.unregister_broker(1),
     }
