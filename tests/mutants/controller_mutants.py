@@ -199,6 +199,13 @@ CONTROLLER_MUTANTS = [
         (_BROKERS,),
     ),
     Mutant(
+        "a broker that has registered again is unfenced by what it had read at first",
+        _CONTROLLER + "machine",
+        "self._registered_offsets[NodeId(record.broker_id)] = offset",
+        "self._registered_offsets.setdefault(NodeId(record.broker_id), offset)",
+        (_BROKERS,),
+    ),
+    Mutant(
         "a heartbeat that comes late puts a broker in service that has stopped",
         _CONTROLLER + "heartbeats",
         "may_serve=is_caught_up and not is_ending",

@@ -126,6 +126,17 @@ def test_a_broker_is_unfenced_once_it_has_read_its_registration() -> None:
     assert rig.last == []
 
 
+def test_a_broker_that_registers_again_is_unfenced_once_it_has_read_that() -> None:
+    """Its new process may have read what the former one had: without its own registration it knows nobody's roles."""
+    rig = Rig()
+    first = rig.register(1)
+    again = rig.register(1, incarnation_id=uuid.uuid4())
+    assert again > first
+    answer = rig.heartbeat(1, offset=again - 1)
+    assert (answer.is_caught_up, answer.is_fenced) == (False, True)
+    assert rig.heartbeat(1, offset=again).is_fenced is False
+
+
 def test_a_stale_or_unknown_epoch_is_told() -> None:
     rig = Rig()
     rig.start(1)
