@@ -5,6 +5,7 @@ What the controller writes and answers is noted, step by step, without what diff
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import uuid
@@ -13,6 +14,7 @@ from typing import Any
 from oncelog.cluster.quorum_log import QuorumLog
 from oncelog.controller.metadata_batches import read_batches
 from oncelog.core.address import Address
+from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import NodeId
 from oncelog.protocol.messages.alter_partition import (
     AlterPartitionRequest,
@@ -71,6 +73,7 @@ TOPIC, BROKER = 2, 4
 _SETS = ("topics", "responses", "results", "entries", "replica_election_results", "entity", "matching_acls")
 """Lists without an order."""
 HUNG_UP = "the connection was closed"
+_NOT_CONTROLLER = re.compile(rf"'error_code': {ErrorCode.NOT_CONTROLLER.value}\b")
 _UNEQUAL = ("error_message", "configs", "throttle_time_ms")
 """Texts are written for people, and settings of brokers differ in number."""
 
@@ -148,8 +151,15 @@ class Player:
     # Steps
 
     def step(self, name: str, request: Message) -> Any:
+        """On a busy machine Kafka's controller gives its office up for a moment: then the request is sent again.
+        Some requests are refused like that for good."""
         try:
             answer: Any = self._link.call(request)
+            for _ in range(5):
+                if not _NOT_CONTROLLER.search(repr(self._normal(answer))):
+                    break
+                time.sleep(0.2)
+                answer = self._link.call(request)
         except ConnectionError:
             self._link.close()
             self._link = Link(self._address)

@@ -108,10 +108,12 @@ def test_work_in_steps_meets_what_others_do(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(SegmentGoneError, "__init__", raised, raising=False)
     turns = 0
-    for seed in range(1, 13):
+    for seed in (22, *range(60)):  # in few histories is what is read taken away between two steps; in 22 it was
         history, failure = play(seed, "steps")
         assert failure is None, str(failure)
         turns += history.station.turns
+        if turns > 10_000 and interrupted:
+            break
     assert turns > 10_000
     assert interrupted > 0
 

@@ -68,7 +68,7 @@ def test_a_controller_of_another_cluster_ends_with_a_reason(
     try:
         with pytest.raises(RuntimeError, match=f"metadata of cluster {CLUSTER_ID}"):
             other.start(timeout_s=90)
-        with pytest.raises(RuntimeError, match="controllers that share a log need it"):
+        with pytest.raises(RuntimeError, match="controllers that share a log need the same one"):
             without.start(timeout_s=90)
     finally:
         own.stop()

@@ -326,12 +326,14 @@ class Log:
         The index of a later segment that is rebuilt after those of the range have gone says nothing of their batches.
         """
         generation, ends = self.generation, self._segments_at(fetch_offset, upper_bound)
-        for _ in self.files.txn_indexes.collect(fetch_offset, upper_bound, found, producers):
-            yield
-            if self.generation != generation or self._segments_at(fetch_offset, upper_bound) != ends:
-                raise SegmentGoneError(
-                    f"{self.topic_partition} was cut, cleaned or opened again, or its start was deleted"
-                )
+        # An index may be away: that of a segment whose swap failed half way, until the log is repaired.
+        with self._health.refusing("the transaction index could not be read"):
+            for _ in self.files.txn_indexes.collect(fetch_offset, upper_bound, found, producers):
+                yield
+                if self.generation != generation or self._segments_at(fetch_offset, upper_bound) != ends:
+                    raise SegmentGoneError(
+                        f"{self.topic_partition} was cut, cleaned or opened again, or its start was deleted"
+                    )
 
     def _segments_at(self, offset: int, end_offset: int) -> tuple[Segment, Segment]:
         """The first and the last segment of a range."""

@@ -127,6 +127,23 @@ def test_transactions_that_overlap_in_every_way(node: BrokerInProcess, seed: int
     assert seen_by_a_reader(node) == producers.committed != []
 
 
+def test_an_index_that_is_away_fails_its_partition_alone(node: BrokerInProcess) -> None:
+    """It was renamed with a segment whose swap failed half way, and the log could not be repaired yet. The answer is an
+    error: without the index, aborted records would be taken for committed ones."""
+    for index in range(2):
+        producers = Producers(partition_of(node, index))
+        for producer in range(1, 4):
+            producers.write(producer)
+        producers.end_all(commit_every=100)
+    segment = partition_of(node).log.segments[-1]
+    assert len(segment.txn_index) == 3
+    segment.txn_index.close()
+    segment.txn_index.path.rename(segment.txn_index.path.with_suffix(".deleted"))
+    away, there = fetch(node, {("orders", 0): 0, ("orders", 1): 0}).responses[0].partitions
+    assert (away.error_code, not away.records) == (ErrorCode.KAFKA_STORAGE_ERROR, True)
+    assert (there.error_code, len(there.aborted_transactions)) == (0, 3)
+
+
 def test_partitions_of_an_answer_share_what_is_named(node: BrokerInProcess) -> None:
     for index in range(3):
         producers = Producers(partition_of(node, index))
