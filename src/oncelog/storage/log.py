@@ -281,6 +281,7 @@ class Log:
         With `min_one_batch` the first one comes even if it is larger. Where nothing is left in a segment, the next one
         is read. OFFSET_OUT_OF_RANGE outside of the log.
         """
+        self.check_readable()
         reader = self.files.reader
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise KafkaError(
@@ -311,6 +312,11 @@ class Log:
         """Whether the files end there, too. An append that failed half way may have left a batch behind the end."""
         return offset == self.log_end_offset and not self._health.failure
 
+    def check_readable(self) -> None:
+        """A failed log can be read as it was, until an attempt to repair it has failed too."""
+        if self._health.is_half_repaired:
+            raise self._health.error()
+
     def aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedTxn]:
         """Aborted transactions with data in [fetch_offset, upper_bound), in the order of their markers."""
         found: list[AbortedTxn] = []
@@ -325,6 +331,7 @@ class Log:
 
         The index of a later segment that is rebuilt after those of the range have gone says nothing of their batches.
         """
+        self.check_readable()
         generation, ends = self.generation, self._segments_at(fetch_offset, upper_bound)
         # An index may be away: that of a segment whose swap failed half way, until the log is repaired.
         with self._health.refusing("the transaction index could not be read"):
@@ -622,7 +629,7 @@ class Log:
         return self.has_failed and self._health.can_be_repaired
 
     def repair(self) -> None:
-        """Open the log again after an append that failed half way. Until that succeeds it can be read as it was.
+        """Open the log again after an append that failed half way. Until this is tried it can be read as it was.
 
         The next append does it first; who only reads must ask for it.
         """
@@ -634,6 +641,7 @@ class Log:
         try:
             # Nothing may be touched on a disk that is still full.
             self._health.check_space()
+            self._health.is_half_repaired = True
             files = self._load(clean=False, recovery_point=self.recovery_point)
         except OSError as error:
             raise self._health.error(f"{self._health.failure}. It could not be recovered yet: {error}") from error

@@ -33,6 +33,8 @@ class LogHealth:
         """Why the log cannot go on, or an empty text."""
         self.can_be_repaired = False
         """Whether opening a failed log again may help."""
+        self.is_half_repaired = False
+        """Whether an attempt has failed: the files are not those any more that the open log knows."""
 
     def fail(self, what: str, error: Exception) -> None:
         self.can_be_repaired = isinstance(error, OSError) and error.errno in _TRANSIENT
@@ -49,7 +51,7 @@ class LogHealth:
         self.failure, self.can_be_repaired = self.failure or "it is closed", False
 
     def recover(self) -> None:
-        self.failure, self.can_be_repaired = "", False
+        self.failure, self.can_be_repaired, self.is_half_repaired = "", False, False
 
     def check_space(self) -> None:
         """Raises OSError if the disk is full."""

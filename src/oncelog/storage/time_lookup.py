@@ -17,6 +17,7 @@ def first_record_from(
 
     Raises LongLookup if the reader has a limit.
     """
+    log.check_readable()
     reader = reader or TimesReader(log.topic_partition)
     for segment in log.segments:
         if not segment.is_largest_known:
@@ -30,6 +31,7 @@ def first_record_from(
 
 def latest_record(log: Log, reader: TimesReader | None = None) -> FoundTimestamp | None:
     """The first record that has the largest timestamp of the log. Raises LongLookup if the reader has a limit."""
+    log.check_readable()
     reader = reader or TimesReader(log.topic_partition)
     for segment in log.segments:
         if not segment.is_largest_known:

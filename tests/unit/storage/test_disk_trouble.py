@@ -17,6 +17,7 @@ from oncelog.storage import checkpoints
 from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_dir import LogDir
+from oncelog.storage.time_lookup import first_record_from, latest_record
 from tests.unit.storage.faulty_disk import FaultyDisk
 from tests.unit.storage.log_harness import (
     NOW_MS,
@@ -443,3 +444,44 @@ def test_what_an_append_left_behind_is_not_read_before_the_log_is_repaired(tmp_p
     log.repair()
     assert log.log_end_offset == end_offset + 1
     assert len(headers_in(read_all(log))) == 3
+
+
+def test_a_log_that_is_half_repaired_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The repair has begun indexes anew, and what the open log knows of them is not there. Without space nothing is
+    begun, and reading goes on."""
+    disk = FaultyDisk(monkeypatch, tmp_path)
+    log = new_log(tmp_path, CONFIG)
+    for sequence in range(8):
+        append_txn(log, 5, sequence)
+        end_txn(log, 5, commit=False)
+    records, aborted = read_all(log), log.aborted_transactions(0, log.log_end_offset)
+    assert len(aborted) == 8
+
+    def fail() -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    failpoints.arm("log.append.after_write", fail)
+    with pytest.raises(KafkaError):
+        append(log)
+    failpoints.disarm_all()
+    disk.fail(1)
+    with pytest.raises(KafkaError):
+        log.repair()
+    assert (read_all(log), log.aborted_transactions(0, log.log_end_offset)) == (records, aborted)
+    disk.heal()
+    failpoints.arm("txn_index.append.before_write", fail)
+    with pytest.raises(KafkaError):
+        log.repair()
+    failpoints.disarm_all()
+    for read in (
+        lambda: log.read(0, 1_000, end_offset=log.log_end_offset),
+        lambda: log.aborted_transactions(0, log.log_end_offset),
+        lambda: latest_record(log),
+        lambda: first_record_from(log, NOW_MS, end_offset=log.log_end_offset),
+    ):
+        with pytest.raises(KafkaError) as caught:
+            read()
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    log.repair()
+    assert read_all(log).startswith(records)
+    assert log.aborted_transactions(0, log.log_end_offset) == aborted
