@@ -112,6 +112,10 @@ class CoordinatorRuntime(Generic[S, E]):
         else:
             self._errors.clear(index)
 
+    def _mark_stale(self, live: LiveShard[S]) -> None:
+        live.is_stale = True
+        self._reload_later(live)
+
     def _reload_later(self, live: LiveShard[S]) -> None:
         """Also if nobody asks for it: a decision that is in the log has to be carried out."""
         self._broker.later(RELOAD_MS, lambda: self._reload(live))
@@ -191,6 +195,8 @@ class CoordinatorRuntime(Generic[S, E]):
     def _load(self, index: int) -> LiveShard[S]:
         partition = self._broker.partitions.get(self._topic, index)
         live = self._live[index] = LiveShard(index, self._new_shard(index), partition)
+        if partition.log.has_failed:
+            self._mark_stale(live)  # the repair may bring a record that is not read now
 
         def later(delay_ms: int, go_on: Callable[[], None]) -> None:
             # One that was given up meanwhile is not read to its end: nobody may take it for loaded.
@@ -330,8 +336,7 @@ class CoordinatorRuntime(Generic[S, E]):
         level = logging.WARNING if live.leads_still else logging.DEBUG
         self._log.log(level, "%s: records were not written: %s", live.partition.topic_partition, error)
         if live.partition.log.has_failed and not live.is_stale:
-            live.is_stale = True
-            self._reload_later(live)
+            self._mark_stale(live)
         instead = live.shard.append_failed(outcome, error.code, error.message, self._broker.steady_ms())
         self.write(live, instead)
 

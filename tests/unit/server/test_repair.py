@@ -62,6 +62,18 @@ def test_a_log_is_repaired_for_those_who_only_read(node: BrokerInProcess) -> Non
     assert fetch_offset(node).value == (ErrorCode.NONE, 5)
 
 
+def test_a_shard_that_was_loaded_from_a_failed_log_is_loaded_again(node: BrokerInProcess) -> None:
+    """Without the batch of the append that has failed, which the repair finds in the log."""
+    refused_commit(node, "log.append.after_write")
+    partition = node.broker.partitions.get("__consumer_offsets", 0)
+    node.broker.groups.shards.forget(partition.topic_partition)
+    node.broker.groups.shards.live(0)
+    assert partition.log.has_failed
+    node.clock.advance_ms(REPAIR_CHECK_INTERVAL_MS + 1)
+    assert (partition.log.has_failed, partition.high_watermark) == (False, 1)
+    assert fetch_offset(node).value == (ErrorCode.NONE, 5)
+
+
 def test_a_log_that_cannot_be_repaired_yet_is_told_of_once(
     node: BrokerInProcess, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
