@@ -140,8 +140,8 @@ COORDINATOR_MUTANTS = [
     Mutant(
         "a shard that its log has overtaken goes on",
         "oncelog.server.coordinator_runtime",
-        "            live.is_stale = True\n",
-        "            pass\n",
+        "        live.is_stale = True\n",
+        "",
         (suite("tests/unit/server/test_coordinator_runtime.py"),),
     ),
     Mutant(
@@ -213,10 +213,17 @@ COORDINATOR_MUTANTS = [
         ),
     ),
     Mutant(
+        "a shard that was loaded from a failed log goes on",
+        "oncelog.server.coordinator_runtime",
+        "            self._mark_stale(live)  # the repair",
+        "            pass  # the repair",
+        (suite("tests/unit/server/test_repair.py"),),
+    ),
+    Mutant(
         "a decision that an append left behind waits for a request",
         "oncelog.server.coordinator_runtime",
-        "            self._reload_later(live)\n        instead",
-        "        instead",
+        "        live.is_stale = True\n        self._reload_later(live)\n",
+        "        live.is_stale = True\n",
         (suite("tests/unit/server/test_coordinator_runtime.py", "-k", "nothing_is_written"),),
     ),
     Mutant(
