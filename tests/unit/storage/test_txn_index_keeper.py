@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from oncelog.core.errors import KafkaError
 from oncelog.core.steps import at_once
 from oncelog.storage import producer_replay, recovery, segment_batches, txn_index_keeper
 from oncelog.storage.cleaner import CleaningPass, DamagedTxnIndexError
@@ -232,7 +233,7 @@ def test_an_index_that_could_not_be_rebuilt_is_not_used(log: Log, monkeypatch: p
 
     with monkeypatch.context() as patch:
         patch.setattr(TxnIndex, "fill", enospc)
-        with pytest.raises(OSError, match="injected"):
+        with pytest.raises(KafkaError, match="injected"):
             at_once(search(log, []))
     found: list[AbortedTxn] = []
     at_once(search(log, found))
@@ -252,7 +253,7 @@ def test_an_index_that_could_not_be_rebuilt_is_not_empty_for_a_cleaning(
     path.write_bytes(b"\1" * path.stat().st_size)
     disk = FaultyDisk(monkeypatch, tmp_path)
     disk.fail(1)
-    with pytest.raises(OSError, match="injected"):
+    with pytest.raises(KafkaError, match="injected"):
         at_once(search(log, []))
     disk.heal()
     with pytest.raises(DamagedTxnIndexError):
