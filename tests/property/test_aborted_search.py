@@ -421,8 +421,9 @@ class AbortedSearch(RuleBasedStateMachine):
         self.disk.fail(1)
         try:
             self.finish(Reader(self, self.offset(share), 10_000))
-        except OSError as error:
-            assert error.args[1] == "injected"
+        except KafkaError as error:
+            assert error.code is ErrorCode.KAFKA_STORAGE_ERROR
+            assert "injected" in error.message
         finally:
             self.disk.heal()
 
