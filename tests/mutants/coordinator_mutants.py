@@ -140,9 +140,9 @@ COORDINATOR_MUTANTS = [
     Mutant(
         "a shard that its log has overtaken goes on",
         "oncelog.server.coordinator_runtime",
-        "        live.is_stale = True\n",
-        "",
-        (suite("tests/unit/server/test_coordinator_runtime.py"),),
+        "live.shard.is_loaded and live.partition.log.has_failed:",
+        "False:",
+        (suite("tests/unit/server/test_coordinator_runtime.py", "-k", "behind_their_log"),),
     ),
     Mutant(
         "offsets are stored without the id of their topic",
@@ -205,25 +205,22 @@ COORDINATOR_MUTANTS = [
     Mutant(
         "a shard writes behind an append that failed half way",
         "oncelog.server.coordinator_runtime",
-        "        if live.is_stale:\n",
+        "        if live.partition.log.has_failed or self._live.get(live.index) is not live:\n",
         "        if False:\n",
-        (
-            suite("tests/unit/server/test_coordinator_runtime.py", "-k", "nothing_is_written"),
-            histories(5, "as-logged", theme="repairs"),
-        ),
+        (suite("tests/unit/server/test_coordinator_runtime.py", "-k", "behind"),),
     ),
     Mutant(
         "a shard that was loaded from a failed log goes on",
         "oncelog.server.coordinator_runtime",
-        "            self._mark_stale(live)  # the repair",
-        "            pass  # the repair",
+        "        if partition.log.has_failed:\n",
+        "        if False:\n",
         (suite("tests/unit/server/test_repair.py"),),
     ),
     Mutant(
         "a decision that an append left behind waits for a request",
         "oncelog.server.coordinator_runtime",
-        "        live.is_stale = True\n        self._reload_later(live)\n",
-        "        live.is_stale = True\n",
+        "        if live.partition.log.has_failed and self._live.get(live.index) is live:\n",
+        "        if False:\n",
         (suite("tests/unit/server/test_coordinator_runtime.py", "-k", "nothing_is_written"),),
     ),
     Mutant(

@@ -291,20 +291,23 @@ class Station:
         self._until(membership.serving, membership.ended)
 
     def _until(self, *promises: Promise[Any]) -> None:
-        """Others go on meanwhile."""
+        """Others go on meanwhile, and may kill the broker."""
+        scheduler = self._scheduler
         for _ in range(WAIT_MS_MAX):
-            if any(promise.done for promise in promises):
+            if any(promise.done for promise in promises) or scheduler is None or not scheduler.alive:
                 return
             self.clock.advance_ms(1)
         raise RuntimeError("the broker does not start, or does not stop")
 
     def stop(self) -> None:
         """An orderly stop: whoever waits is answered, and the next start finds the marker of a clean stop."""
-        membership = self.running.membership
-        if membership is not None:
-            membership.leave()
-            self._until(membership.ended)
-        broker, self.broker = self.running, None
+        broker = self.running
+        if broker.membership is not None:
+            broker.membership.leave()
+            self._until(broker.membership.ended)
+        if self.broker is not broker:
+            return  # it was killed while it stopped
+        self.broker = None
         try:
             broker.end_work()
             if isinstance(self._worker, SlowWorker):

@@ -4,8 +4,8 @@ Both coordinators run on this. A shard's life follows the leadership of its part
 is first needed, under the partition's leader epoch, and unloaded when this broker resigns. It serves when everything
 that was read is committed. `coordinator.outcome` has the contract between the two.
 
-After an append that failed half way nobody knows whether its records are in the log. They are not applied, and nothing
-else is written. When the log has been repaired, the shard is loaded anew and has what the log has.
+After an append that failed half way nobody knows whether its records are in the log. The shard is given up, and loaded
+again once the log has been repaired. Until then it neither writes nor answers: both could contradict the log.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from oncelog.server.broker import Broker
 
 OPEN_RETRY_MS: Final = 1_000
-RELOAD_MS: Final = 1_000
+REPAIRED_CHECK_MS: Final = 1_000
 """Between looks whether a log that has failed is repaired."""
 REPLIES_AT_ONCE: Final = 500
 """A round of a group that ends has an answer for each member. Others have their turn in between."""
@@ -45,15 +45,13 @@ S = TypeVar("S", bound=Shard[object])
 class LiveShard(Generic[S]):
     """A shard with the partition behind it and the epoch under which this broker leads it."""
 
-    __slots__ = ("epoch", "index", "is_stale", "partition", "replay_offset", "shard")
+    __slots__ = ("epoch", "index", "partition", "replay_offset", "shard")
 
     def __init__(self, index: int, shard: S, partition: Partition) -> None:
         self.index = index
         self.shard = shard
         self.partition = partition
         self.epoch: LeaderEpoch = partition.leader_epoch
-        self.is_stale = False
-        """Whether the log may hold records that were not applied."""
         self.replay_offset = 0
         """The offset of the last record that was replayed while loading."""
 
@@ -111,22 +109,6 @@ class CoordinatorRuntime(Generic[S, E]):
                 self._broker.later(OPEN_RETRY_MS, lambda: self._load_when_it_opens(index))
         else:
             self._errors.clear(index)
-
-    def _mark_stale(self, live: LiveShard[S]) -> None:
-        live.is_stale = True
-        self._reload_later(live)
-
-    def _reload_later(self, live: LiveShard[S]) -> None:
-        """Also if nobody asks for it: a decision that is in the log has to be carried out."""
-        self._broker.later(RELOAD_MS, lambda: self._reload(live))
-
-    def _reload(self, live: LiveShard[S]) -> None:
-        if self._live.get(live.index) is not live:
-            return
-        if live.partition.log.has_failed:
-            self._reload_later(live)
-        else:
-            self._load_when_it_opens(live.index)
 
     def with_data(self) -> set[int]:
         """The partitions that this broker leads and that have records."""
@@ -187,7 +169,7 @@ class CoordinatorRuntime(Generic[S, E]):
     def live(self, index: int) -> LiveShard[S]:
         """Loaded, or being loaded: ask the shard. Raises KafkaError if its partition cannot be opened."""
         live = self._live.get(index)
-        if live is not None and live.is_stale and not live.partition.log.has_failed:
+        if live is not None and live.shard.is_loaded and live.partition.log.has_failed:
             self._resign(index)
             live = None
         return live if live is not None else self._load(index)
@@ -195,8 +177,17 @@ class CoordinatorRuntime(Generic[S, E]):
     def _load(self, index: int) -> LiveShard[S]:
         partition = self._broker.partitions.get(self._topic, index)
         live = self._live[index] = LiveShard(index, self._new_shard(index), partition)
+        self._read(live)
+        return live
+
+    def _read(self, live: LiveShard[S]) -> None:
+        partition, index = live.partition, live.index
         if partition.log.has_failed:
-            self._mark_stale(live)  # the repair may bring a record that is not read now
+            # The repair may bring records that are not there now. It comes also if nobody asks for it: a decision that
+            # is in the log has to be carried out.
+            live.shard.refusal = ErrorCode.NOT_COORDINATOR
+            self._broker.later(REPAIRED_CHECK_MS, lambda: self._read(live) if self._live.get(index) is live else None)
+            return
 
         def later(delay_ms: int, go_on: Callable[[], None]) -> None:
             # One that was given up meanwhile is not read to its end: nobody may take it for loaded.
@@ -209,7 +200,6 @@ class CoordinatorRuntime(Generic[S, E]):
             done=lambda: self._on_read(live),
             refuse=lambda error: self._refuse(live, error),
         )
-        return live
 
     def _on_read(self, live: LiveShard[S]) -> None:
         """A new leader has read what is not committed as well, and the next one may cut it off again. Until it is
@@ -271,10 +261,9 @@ class CoordinatorRuntime(Generic[S, E]):
             self.deliver(outcome)
             settled()
             return
-        if live.is_stale:
-            # What it decides may contradict what is in the log, and the append would repair that and go on behind it.
-            message = f"{live.partition.topic_partition} is read again once its log is repaired"
-            self._fail(live, outcome, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message))
+        if live.partition.log.has_failed or self._live.get(live.index) is not live:
+            # The append would repair the log and go on behind records that may contradict what is decided here.
+            self._fail(live, outcome, KafkaError(ErrorCode.NOT_COORDINATOR, "the shard is to be loaded again"))
             settled()
             return
         hit(self._before_append)
@@ -335,9 +324,10 @@ class CoordinatorRuntime(Generic[S, E]):
         # When another broker takes over, all that is in flight ends here, and clients go to the next coordinator.
         level = logging.WARNING if live.leads_still else logging.DEBUG
         self._log.log(level, "%s: records were not written: %s", live.partition.topic_partition, error)
-        if live.partition.log.has_failed and not live.is_stale:
-            self._mark_stale(live)
         instead = live.shard.append_failed(outcome, error.code, error.message, self._broker.steady_ms())
+        if live.partition.log.has_failed and self._live.get(live.index) is live:
+            self._resign(live.index)
+            self._load(live.index)
         self.write(live, instead)
 
 

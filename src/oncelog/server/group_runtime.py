@@ -118,9 +118,6 @@ class GroupRuntime:
             raise KafkaError(live.shard.refusal)
         if group_id in self._being_deleted:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"group {group_id} is being deleted")
-        if live.partition.log.has_failed:
-            # What was in flight may or may not be in the log: nobody can tell before a restart.
-            raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{live.partition.topic_partition} has failed")
         return live.shard
 
     def _on_loaded(self, live: LiveShard[GroupShard]) -> None:

@@ -212,8 +212,9 @@ class TxnRuntime:
             lambda order: bool(order.transactional_id) and self.partition_of(order.transactional_id) == live.index
         )
         for transactional_id in [each for each in self._parked if self.partition_of(each) == live.index]:
-            for parked in self._parked.pop(transactional_id):
-                self._give_up_waiting(parked)
+            waiting = self._parked.pop(transactional_id)
+            while waiting:  # emptied, since whoever runs them again may be at it
+                self._give_up_waiting(waiting.popleft())
 
     def _every(self, name: str, interval_ms: int, scan: Callable[[TxnShard], list[TxnOutcome[IdResult]]]) -> None:
         def run() -> None:

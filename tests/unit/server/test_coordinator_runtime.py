@@ -178,6 +178,61 @@ def test_nothing_is_written_behind_a_decision_that_an_append_left_behind(node: B
 
 
 @pytest.mark.parametrize("settings", [{**SETTINGS, "oncelog.acks.fsync": "false"}])
+def test_a_shard_behind_its_log_does_not_answer(node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took the commit, which the log has, for one that was not logged: the transaction timed out and was fenced."""
+    producer = Producer(node, "x", timeout_ms=5_000)
+    producer.init()
+    producer.produce("t", b"a")
+    failpoints.arm("log.append.after_write", no_space)
+    assert producer.end(True).value.error_code == ErrorCode.NOT_COORDINATOR
+    failpoints.disarm_all()
+    with monkeypatch.context() as patch:
+        patch.setattr("oncelog.storage.log_health.replace_file", lambda *_, **__: no_space())
+        node.clock.advance_ms(30_000)
+        assert producer.end(True).value.error_code == ErrorCode.NOT_COORDINATOR
+        assert node.send(describe(), 0).value.transaction_states[0].error_code == ErrorCode.NOT_COORDINATOR
+    node.clock.advance_ms(2 * REPAIR_CHECK_INTERVAL_MS)
+    assert producer.end(True).value.error_code == ErrorCode.NONE
+    (described,) = node.send(describe(), 0).value.transaction_states
+    assert described.transaction_state == "CompleteCommit"
+
+
+@pytest.mark.parametrize("settings", [{**SETTINGS, "oncelog.acks.fsync": "false"}])
+def test_what_was_decided_together_is_not_written_behind_an_append_that_failed(node: BrokerInProcess) -> None:
+    """Two transactions time out in the same scan."""
+    producers = [Producer(node, name, timeout_ms=5_000) for name in "xy"]
+    for producer in producers:
+        producer.init()
+        producer.produce("t", b"a")
+    writes: list[int] = []
+    failpoints.arm("log.append.before_write", lambda: writes.append(node.clock.now_ms()))
+    failpoints.arm("log.append.after_write", failpoints.on_nth_hit(1, no_space))
+    node.clock.advance_ms(60_000)
+    failpoints.disarm_all()
+    assert writes[1] > writes[0]
+    partition = node.broker.partitions.get("t", 0)
+    assert partition.last_stable_offset == partition.high_watermark == 4, "two records, two markers"
+
+
+@pytest.mark.parametrize("settings", [{**SETTINGS, "oncelog.acks.fsync": "false"}])
+def test_groups_behind_their_log_do_not_answer(node: BrokerInProcess) -> None:
+    """An append of somebody else failed half way: a marker's."""
+    node.create("orders")
+    node.until(node.broker.internal_topic(GROUP_METADATA_TOPIC))
+    producer = Producer(node, "x")
+    producer.init()
+    assert commit_in_transaction(producer, "g", 7) == ErrorCode.NONE
+    groups = node.broker.partitions.get(GROUP_METADATA_TOPIC, node.broker.groups.partition_of("g"))
+    failpoints.arm("txn.marker.before_write", lambda: failpoints.arm("log.append.after_write", no_space))
+    assert producer.end(True).value.error_code == ErrorCode.NONE
+    failpoints.disarm_all()
+    assert groups.log.has_failed
+    assert fetch_offset(node).value == (ErrorCode.NOT_COORDINATOR, -1)
+    node.clock.advance_ms(2 * REPAIR_CHECK_INTERVAL_MS)
+    assert fetch_stable_offset(node, "g") == (ErrorCode.NONE, 7)
+
+
+@pytest.mark.parametrize("settings", [{**SETTINGS, "oncelog.acks.fsync": "false"}])
 def test_a_load_ends_when_the_broker_resigns_meanwhile(node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     node.until(node.broker.internal_topic(GROUP_METADATA_TOPIC))
     monkeypatch.setattr(shard_log, "LOAD_SLICE_RECORDS", 1)
