@@ -71,6 +71,7 @@ class History:
         self.rng = random.Random(f"history {seed}")
         self.clock = VirtualScheduler(START_MS)
         self.model = Model()
+        self.model.ids_are_forgotten = self.plan.id_expiration
         self.traced: list[str] = []
         self._tracing = tracing
         self._digest = hashlib.sha256()

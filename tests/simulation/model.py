@@ -85,6 +85,8 @@ class Model:
         self.past_ids: dict[str, set[int]] = {}
         self.holders: dict[str, str] = {}
         """The instance that was the last to be initialised as a new one."""
+        self.ids_are_forgotten = False
+        """Whether transactional ids expire."""
         self.grants = 0
         self.offsets_read: dict[tuple[str, Place], int] = {}
         """The newest committed offset that the broker has told anybody."""
@@ -143,8 +145,10 @@ class Model:
         if transactional_id is None:
             self._check_owner(identity, holder)
             return
+        before = self.identities.get(transactional_id)
         self._granted(transactional_id, identity, is_new=is_new)
-        if is_new:
+        begins_anew = before is not None and before.producer_id != identity.producer_id and identity.epoch == 0
+        if is_new or (begins_anew and self.ids_are_forgotten):  # as Kafka takes a request of before an id expired
             self.holders[transactional_id] = holder
         elif self.holders.get(transactional_id) != holder:
             newer = self.holders.get(transactional_id)
