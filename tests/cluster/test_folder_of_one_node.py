@@ -188,17 +188,24 @@ def test_the_metadata_shell_of_apache_kafka_reads_the_log_and_its_snapshots(
 
 
 def check_by_shell(file: Path, topic_id: str) -> None:
-    paths = told_by_shell(file, "find", "/image").split()
-    assert {
+    expected = {
         f"/image/topics/byId/{topic_id}/1",
         "/image/topics/byName/t/1",
         "/image/configs/TOPIC:t/retention.ms",
         "/image/scram/SCRAM-SHA-256/eve",
         "/image/clientQuotas/user(eve)/producer_byte_rate",
         "/image/cluster/brokers/1",
-    } <= set(paths), file
+    }
+    paths: list[str] = []
+
+    def has_all() -> bool:
+        paths[:] = told_by_shell(file, "find", "/image").split()
+        return expected <= set(paths)
+
+    # On a busy machine the shell runs its command before it has read the file to its end.
+    wait_until(has_all, f"{file} does not show all of {expected}")
     assert [path for path in paths if path.startswith("/image/acls/byId/")], file
-    assert "leader=1," in told_by_shell(file, "cat", "/image/topics/byName/t/1")
+    wait_until(lambda: "leader=1," in told_by_shell(file, "cat", "/image/topics/byName/t/1"))
 
 
 def told_by_shell(file: Path, *command: str) -> str:

@@ -96,9 +96,11 @@ def check_all(history: History) -> None:
 
 
 def _check_gone(history: History) -> None:
-    """All is quiet for long enough: what was to go has gone."""
+    """All is quiet for long enough: what was to go has gone. By the clock that does not believe a jump at once, since
+    a clock that was set back and is put right jumps ahead.
+    """
     plan, broker = history.plan, history.station.running
-    now_ms = broker.now_ms()
+    now_ms = broker.cautious_ms()
     for partition in broker.partitions:
         topic, log = partition.topic_partition.topic, partition.log
         if topic == "out" and plan.retention_ms is not None:
