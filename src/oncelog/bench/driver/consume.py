@@ -17,7 +17,7 @@ from oncelog.bench.driver.job import Job
 from oncelog.bench.driver.payload import ABORTED, pool
 from oncelog.bench.measurement import Measurement
 
-SILENCE_S: Final = 20
+SILENCE_S: Final = 60
 BATCH: Final = 10_000
 TAIL: Final = 400
 """Entries before the end where a reader near the end begins: among them are committed ones."""
