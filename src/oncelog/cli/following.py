@@ -72,8 +72,7 @@ class Committer:
     def commit_positions(self) -> None:
         """When all records are printed: what lies behind them, markers and aborted records, is read as well."""
         positions = self._consumer.core.positions_to_commit()
-        offsets = {partition: found.offset for partition, found in positions.items()}
-        self.commit({partition: offset for partition, offset in offsets.items() if offset != self._tried.get(partition)})
+        self.commit({each: found.offset for each, found in positions.items() if found.offset != self._tried.get(each)})
 
     def commit(self, offsets: dict[TopicPartition, int]) -> None:
         self._pending |= offsets
