@@ -44,6 +44,22 @@ COORDINATOR_MUTANTS = [
         (suite("tests/property/test_reload.py"),),
     ),
     Mutant(
+        "a load forgets the client that has come back to a prepared transaction",
+        _TXN + "machine",
+        "        updated_ms = plausible_ms(metadata.last_update_ms, written_ms)\n",
+        "        if not self.is_loaded:\n            metadata = replace(metadata, next_producer_epoch=-1)\n"
+        "        updated_ms = plausible_ms(metadata.last_update_ms, written_ms)\n",
+        (suite("tests/property/test_reload.py"),),
+    ),
+    Mutant(
+        "what is not logged changes a transaction",
+        _TXN + "partitions",
+        "    if begun and partitions <= current.partitions:\n",
+        "    if begun and partitions <= current.partitions:\n"
+        "        entry.metadata = replace(current, client_version=version)\n",
+        (_TXN_PROPERTY,),
+    ),
+    Mutant(
         "whoever is one epoch below may repeat the end of a transaction",
         _TXN + "end_txn",
         "if presented.epoch + 1 == current.epoch and was_bumped:",

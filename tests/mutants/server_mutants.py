@@ -160,4 +160,25 @@ SERVER_MUTANTS = [
         "epochs.get(TRANSACTION_STATE_TOPIC, -1)",
         (suite("tests/unit/server/test_cut_metadata.py", "-k", "above_the_epochs"),),
     ),
+    Mutant(
+        "trouble with one partition keeps markers from the others",
+        "oncelog.server.markers",
+        "        except Exception:  # noqa: BLE001  whatever it is concerns this partition only",
+        "        except ZeroDivisionError:  #",
+        (suite("tests/unit/server/test_markers.py"),),
+    ),
+    Mutant(
+        "producer ids that logs have seen are given out again",
+        "oncelog.cluster.log_survey",
+        "return max(self.producer_epochs, default=-1)",
+        "return -1",
+        (suite("tests/unit/server/test_cut_metadata.py", "-k", "only_a_record_has"),),
+    ),
+    Mutant(
+        "a group reads all partitions where some are named",
+        "oncelog.cli.consume",
+        "        if by_hand:\n            consumer.assign(reading.starts)\n",
+        "        if False:\n            consumer.assign(reading.starts)\n",
+        (suite("tests/unit/cli/test_consume_options.py", "-k", "that_are_named"),),
+    ),
 ]

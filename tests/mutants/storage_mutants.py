@@ -295,4 +295,11 @@ STORAGE_MUTANTS = [
             histories(5, "reader-consistent", theme="repairs"),
         ),
     ),
+    Mutant(
+        "after a restart an index counts from the end of the log on",
+        "oncelog.storage.indexed_batches",
+        "self._unindexed_bytes = position - self.offset_index.last.position",
+        "self._unindexed_bytes = 0",
+        (suite("tests/unit/storage/test_log_read.py", "-k", "before_a_restart"),),
+    ),
 ]

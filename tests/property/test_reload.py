@@ -1,7 +1,7 @@
-"""A coordinator that is loaded from its log is the one that lived: random offsets and transactions, through the broker.
+"""A coordinator that is loaded from its log is the one that lived: random members, offsets and transactions.
 
-What is compared is what clients can ask for and what `durable_state` knows, after any number of operations, with
-a shard that is built the way a start builds it, before and after compaction.
+They go through the broker. What is compared is what clients can ask for and what `durable_state` knows, after any
+number of operations, with a shard that is built the way a start builds it, before and after compaction.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from oncelog.coordinator.group.machine import GroupShard
 from oncelog.coordinator.txn.machine import TxnShard
 from oncelog.core.ids import GROUP_METADATA_TOPIC, NULL_UUID, TRANSACTION_STATE_TOPIC
 from oncelog.protocol.messages.delete_groups import DeleteGroupsRequest
+from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
+from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from oncelog.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from oncelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -28,6 +31,7 @@ from oncelog.protocol.messages.offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
+from oncelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from oncelog.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -50,12 +54,16 @@ SETTINGS = {
     "log.cleaner.min.cleanable.ratio": "0.01",
     "log.cleaner.delete.retention.ms": "3600000",
     "offsets.retention.minutes": "30",
+    "group.initial.rebalance.delay.ms": "0",
+    "transactional.id.expiration.ms": "1800000",
+    "transaction.two.phase.commit.enable": "true",
 }
 TOPIC = "in"
 PARTITIONS = 2
 GROUPS = ("g", "h")
 FILLER = "filler"
-IDS = ("a", "b")
+IDS = ("a", "b", "a")
+"""One has two producers, of which each fences the other."""
 
 groups = st.sampled_from(GROUPS)
 partitions = st.integers(0, PARTITIONS - 1)
@@ -85,7 +93,11 @@ class Reload(RuleBasedStateMachine):
     @rule(group=groups, partition=partitions, who=producers)
     def commit_in_transaction(self, group: str, partition: int, who: int) -> None:
         self.offset += 1
-        producer = self.producers[who]
+        if not self.committed_in_transaction(group, partition, self.producers[who]):
+            self.producers[who].init()
+            self.committed_in_transaction(group, partition, self.producers[who])
+
+    def committed_in_transaction(self, group: str, partition: int, producer: Producer) -> bool:
         entry = TxnOffsetCommitRequestPartition(partition_index=partition, committed_offset=self.offset)
         request = TxnOffsetCommitRequest(
             transactional_id=producer.transactional_id,
@@ -94,8 +106,14 @@ class Reload(RuleBasedStateMachine):
             producer_epoch=producer.epoch,
             topics=[TxnOffsetCommitRequestTopic(name=TOPIC, partitions=[entry])],
         )
-        if self.node.call(request, 5).topics[0].partitions[0].error_code:
+        return not self.node.call(request, 5).topics[0].partitions[0].error_code
+
+    @rule(partition=partitions, who=producers)
+    def produce_in_transaction(self, partition: int, who: int) -> None:
+        producer = self.producers[who]
+        if producer.produce(TOPIC, b"x", partition=partition).error_code:
             producer.init()
+            producer.produce(TOPIC, b"x", partition=partition)
 
     @rule(group=groups, wanted=st.sets(partitions, min_size=1))
     def delete_offsets(self, group: str, wanted: set[int]) -> None:
@@ -121,9 +139,60 @@ class Reload(RuleBasedStateMachine):
     def init(self, who: int) -> None:
         self.producers[who].init()
 
+    @rule(who=producers, enable_2pc=st.booleans())
+    def init_and_keep_what_is_prepared(self, who: int, enable_2pc: bool) -> None:
+        producer = self.producers[who]
+        request = InitProducerIdRequest(
+            transactional_id=producer.transactional_id,
+            transaction_timeout_ms=producer.timeout_ms,
+            enable2_pc=enable_2pc,
+            keep_prepared_txn=True,
+        )
+        self.node.send(request, 6).map(producer._take)
+        self.node.clock.advance_ms(0)
+
+    @rule(group=groups, version=st.integers(0, 1))
+    def a_static_member_joins(self, group: str, version: int) -> None:
+        """Of a new group, of one that it is in, or in place of itself."""
+        name = f"instance-{group}"
+        join = JoinGroupRequest(
+            group_id=group,
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            member_id="",
+            group_instance_id=name,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=bytes([version]))],
+        )
+        joined = self.node.send(join, 9)
+        self.node.until(joined)
+        assert joined.value.error_code == 0
+        member_id, generation_id = joined.value.member_id, joined.value.generation_id
+        sync = SyncGroupRequest(
+            group_id=group,
+            generation_id=generation_id,
+            member_id=member_id,
+            group_instance_id=name,
+            protocol_type="consumer",
+            protocol_name="range",
+            assignments=[SyncGroupRequestAssignment(member_id=member_id, assignment=b"all")],
+        )
+        assert self.node.call(sync, 5).error_code == 0
+
+    @rule(group=groups)
+    def a_static_member_is_removed(self, group: str) -> None:
+        member = MemberIdentity(member_id="", group_instance_id=f"instance-{group}")
+        self.node.call(LeaveGroupRequest(group_id=group, members=[member]), 5)
+
+    @rule()
+    def the_topic_is_made_again(self) -> None:
+        self.node.delete(TOPIC)
+        self.node.clock.advance_ms(1_000)
+        self.node.create(TOPIC, PARTITIONS)
+
     @rule(elapsed_ms=st.sampled_from([1_000, 60_000, 3_600_000]))
     def time_passes(self, elapsed_ms: int) -> None:
-        """Compaction, expiry of offsets, time-outs of transactions."""
+        """Compaction, expiry of offsets and ids, time-outs of transactions and sessions."""
         self.node.clock.advance_ms(elapsed_ms)
 
     @rule()

@@ -43,6 +43,8 @@ CONFIG_VARIABLE: Final = "ONCELOG_CONFIG"
 PROBE_TIMEOUT_S: Final = 3.0
 """For the first connection attempt, which shows quickly whether anybody listens."""
 NEAR_NAMES_MAX: Final = 3
+MISSPELT_RATIO_MIN: Final = 0.9
+_PROTOCOL: Final = "security.protocol"
 _PATTERN: Final = re.compile(r"[*?\[]")
 
 
@@ -207,7 +209,7 @@ def _with_options(command: F, *, is_strict: bool) -> F:
             tuple(_given("-b", "bootstrap_servers")) + tuple(_given("--config", "config_file")),
         )
         with access.explained():
-            _check_security({**access.file_settings, **access.settings})
+            _check_security(access.file_settings, access.settings)
         return command(*args, access=access, **kwargs)
 
     for option in reversed([
@@ -239,12 +241,28 @@ def split_assignment(text: str, option: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _check_security(properties: Mapping[str, str]) -> None:
+def _check_security(file_settings: Properties, settings: Mapping[str, str]) -> None:
     """Refuse a file that asks for what the client does not have: the command would use a less secure connection."""
+    properties = {**file_settings, **settings}
     if properties:
         from oncelog.client.config import check_security
 
         check_security(properties)
+    if _PROTOCOL in properties:
+        return
+    for name in file_settings:
+        if _is_misspelt_protocol(name):
+            raise ConfigError(f"there is no setting {name}; did you mean {_PROTOCOL}?", name)
+
+
+def _is_misspelt_protocol(name: str) -> bool:
+    """Other names that are not known are for other tools. admin.security.protocol is one of them."""
+    usual = name.lower().replace("_", ".").replace("-", ".")
+    if "proto" not in usual and "secur" not in usual:
+        return False
+    from difflib import SequenceMatcher
+
+    return SequenceMatcher(None, usual, _PROTOCOL).ratio() > MISSPELT_RATIO_MIN
 
 
 def _read_file(path: Path | None) -> Properties:

@@ -232,7 +232,9 @@ def _read_as_group(
                 else:
                     watcher.idle()
                 offsets = _next_offsets(taken)
-                if follow:
+                if follow and not records:
+                    committer.commit_positions()
+                elif follow:
                     committer.commit(offsets)
                 elif offsets:
                     consumer.commit(offsets)

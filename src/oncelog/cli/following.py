@@ -67,6 +67,12 @@ class Committer:
         self._consumer = consumer
         self._outage = outage
         self._pending: dict[TopicPartition, int] = {}
+        self._tried: dict[TopicPartition, int] = {}
+
+    def commit_positions(self) -> None:
+        """When all records are printed: what lies behind them, markers and aborted records, is read as well."""
+        positions = self._consumer.core.positions_to_commit()
+        self.commit({each: found.offset for each, found in positions.items() if found.offset != self._tried.get(each)})
 
     def commit(self, offsets: dict[TopicPartition, int]) -> None:
         self._pending |= offsets
@@ -79,6 +85,7 @@ class Committer:
         except KafkaError as error:
             self._outage.failed(error)
             return
+        self._tried |= self._pending
         self._pending = {}
 
 

@@ -9,6 +9,7 @@ from oncelog.client.admin_base import AdminBase, raise_first
 from oncelog.client.attempts import Attempts
 from oncelog.client.cluster import Broker
 from oncelog.client.offsets import by_topic
+from oncelog.client.wire import features_in, versions_request
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import TopicPartition
 from oncelog.protocol.messages.alter_partition_reassignments import (
@@ -17,6 +18,7 @@ from oncelog.protocol.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from oncelog.protocol.messages.api_versions import ApiVersionsResponse
 from oncelog.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from oncelog.protocol.messages.describe_log_dirs import (
     DescribableLogDirTopic,
@@ -93,11 +95,10 @@ class ClusterAdmin(AdminBase):
         """Brokers, controller and finalised features."""
         response = await self._ask_any(DescribeClusterRequest(), DescribeClusterResponse)
         raise_first([(response.error_code, "the cluster", response.error_message)])
-        connection = await self.cluster.any_broker()
+        # Those that a connection has learned are as old as the connection.
+        features = features_in(await self._ask_any(versions_request(), ApiVersionsResponse))
         brokers = [Broker(b.broker_id, b.host, b.port, b.rack) for b in response.brokers]
-        return ClusterDescription(
-            response.cluster_id, response.controller_id, sorted(brokers), dict(connection.wire.features)
-        )
+        return ClusterDescription(response.cluster_id, response.controller_id, sorted(brokers), features)
 
     async def describe_quorum(self) -> QuorumDescription:
         """The controllers. Raises UNSUPPORTED_VERSION where brokers know no quorum, as those of Kafka on ZooKeeper."""

@@ -33,7 +33,6 @@ Answered = Callable[[Message | KafkaError], None]
 """Called with the answer, or with why there is none, when bytes arrive, at a deadline, or at the close."""
 Versions = dict[int, tuple[int, int]]
 """The first and the last version of each API that a broker serves."""
-
 RESPONSE_BYTES_MAX: Final = 256 * 1024 * 1024
 VERSION_CAPS: Final[dict[int, int]] = {
     # The next versions name topics by id only.
@@ -46,6 +45,17 @@ VERSION_CAPS: Final[dict[int, int]] = {
     # Version 6 asks for two-phase commit and is used only where that is wanted.
     ApiKey.INIT_PRODUCER_ID: 5,
 }
+
+
+def versions_request() -> ApiVersionsRequest:
+    return ApiVersionsRequest(client_software_name="oncelog", client_software_version=oncelog.__version__)
+
+
+def features_in(response: ApiVersionsResponse) -> dict[str, int]:
+    """Levels of the finalised features; none if the broker does not know them."""
+    if response.finalized_features_epoch < 0:
+        return {}
+    return {key.name: key.max_version_level for key in response.finalized_features}
 
 
 class _Waiting(NamedTuple):
@@ -90,7 +100,7 @@ class Wire:
         self._ask_versions(newest, now_s, first)
 
     def _ask_versions(self, version: int, now_s: float, answered: Answered) -> None:
-        request = ApiVersionsRequest(client_software_name="oncelog", client_software_version=oncelog.__version__)
+        request = versions_request()
         self._send(request, version, now_s, self._config.request_timeout_ms, answered)
 
     def _learn(self, response: Message) -> KafkaError | None:
@@ -99,8 +109,7 @@ class Wire:
         if response.error_code:
             return error_of(response.error_code, f"{self.peer} refuses to tell its versions")
         self.versions = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
-        if response.finalized_features_epoch >= 0:
-            self.features = {key.name: key.max_version_level for key in response.finalized_features}
+        self.features = features_in(response)
         return None
 
     @property

@@ -64,7 +64,8 @@ class IndexedBatches(SegmentBatches):
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._largest: TimestampEntry | None = None
-        self._unindexed_bytes = 0
+        self._unindexed_bytes: int | None = None
+        """Of batches from the last one in the offset index on; None until the next append needs to know."""
         self.note = note
         """What the files of the indexes must contain, if that is known."""
 
@@ -184,6 +185,8 @@ class IndexedBatches(SegmentBatches):
         largest = self._largest or self.largest
         if header.max_timestamp > largest.timestamp:
             self._largest = largest = TimestampEntry(header.max_timestamp, last_offset)
+        if self._unindexed_bytes is None:
+            self._unindexed_bytes = position - self.offset_index.last.position
         if self._unindexed_bytes > self._config.index_interval_bytes:
             self.offset_index.append(last_offset, position)
             self.time_index.append_if_greater(*largest)

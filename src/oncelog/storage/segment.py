@@ -117,7 +117,7 @@ class Segment(IndexedBatches):
         self.time_index.truncate_to(offset)
         self.txn_index.truncate_to(offset)
         self._largest = self.time_index.last
-        self._unindexed_bytes = 0
+        self._unindexed_bytes = None
 
     @property
     def largest_timestamp_ms(self) -> int:

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from oncelog.client import Admin, ClientConfig, Producer
+from oncelog.client import Admin, ClientConfig, Producer, TopicPartition
 from oncelog.testing import BrokerProcess, broker
 from tests.unit.cli.conftest import SETTINGS, Background
+from tests.waiting import wait_until
 
 Run = Callable[..., Result]
 
@@ -66,6 +67,26 @@ def test_a_member_that_is_ended_by_sigterm_leaves_its_group(
         assert child.wait(30) == 0
         assert not admin.describe_groups([group])[group].members
     assert run("consume", topic, "--group", group).stdout == "", "what was printed was committed"
+
+
+def test_a_follower_of_a_group_has_no_lag_behind_markers_and_aborted_records(
+    servers: str, topic: str, admin: Admin, background: Background, transactional: Callable[..., Producer]
+) -> None:
+    """They are read as well, though there is nothing to print."""
+    group, partition = f"caught-up-{topic}", TopicPartition(topic, 0)
+    producer = transactional(f"behind-{topic}")
+    child = background("consume", topic, "--follow", "--group", group, "-b", servers)
+    with producer.transaction():
+        producer.send(topic, b"seen")
+    assert line_of(child) == "seen\n"
+    committed = lambda: admin.group_offsets(group)[partition].offset  # noqa: E731
+    wait_until(lambda: committed() == 2, "the marker is not committed")
+    producer.begin_transaction()
+    producer.send(topic, b"aborted").result(10)
+    producer.abort_transaction()
+    wait_until(lambda: committed() == 4, "the aborted record is not committed")
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(30) == 0
 
 
 def test_a_follower_ends_soon_though_its_broker_is_gone(

@@ -40,6 +40,31 @@ READING = {
     *("txn blocking", "txn describe", "txn hanging", "txn history", "txn list", "txn watch", "console"),
     *("user list", "acl list", "acl explain", "quota list", "connect check", "connect status"),
 }
+READING_ONE = {
+    "topic describe": ["{name}"],
+    "topic list": [],
+    "group describe": ["{name}"],
+    "group list": [],
+    "config show": ["topic", "{name}", "--all"],
+    "cluster info": [],
+    "cluster describe": [],
+    "log dirs": [],
+    "txn blocking": ["{name}"],
+    "txn describe": ["{name}"],
+    "txn hanging": [],
+    "txn history": ["{name}"],
+    "txn list": [],
+    "txn watch": ["-n", "1"],
+    "user list": [],
+    "acl list": [],
+    "acl explain": ["User:ANONYMOUS", "read", "--topic", "{name}"],
+    "quota list": [],
+}
+"""With arguments. The others of READING go on without an end, or ask a file what to look at."""
+ASKING = re.compile("(METADATA|API_VERSIONS|FIND_COORDINATOR|FETCH|LIST_|DESCRIBE_|OFFSET_FETCH|OFFSET_FOR_)")
+"""Names of requests that change nothing."""
+OF_MEMBERS = {ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT}
+"""They change who is in a group, of which a command says nothing but that it has left."""
 NO_CLUSTER = {"serve", "completion", "cluster split", "log dump", "log find", "log timeline", "log verify"}
 OWN_WORK = {"lab", "demo", "run", "registry", "connect run", "cluster up", *(f"bench {name}" for name in
             ("commit-cost", "consume", "groups", "growth", "latency", "memory", "produce", "profile", "recovery",
@@ -392,6 +417,31 @@ def judge(world: World, case: Case, result: Result) -> None:
         assert said, f"nothing is said about the outcome: {result.output}"
     if case.is_done(world):
         assert not NOT_DONE.search(result.output), f"it is done: {result.output}"
+
+
+@pytest.mark.parametrize("command", sorted({command_of(name) for name in CASES}))
+def test_every_request_by_which_a_command_changes_something_loses_its_answer_in_a_case(
+    make_world: Callable[[], World], command: str
+) -> None:
+    cases = {name: case for name, case in CASES.items() if command_of(name) == command}
+    for name in cases:
+        world = make_world()
+        world.chaos.seen.clear()
+        play(world, name, [])
+        changes = {key for key in world.chaos.seen if not ASKING.match(key.name)} - OF_MEMBERS
+        assert changes <= {case.answer for case in cases.values()}, name
+
+
+@pytest.mark.parametrize("command", READING_ONE)
+def test_a_command_that_is_said_to_change_nothing_sends_no_request_that_does(world: World, command: str) -> None:
+    world.admin.alter_group_offsets(world.name, {world.place: 0})
+    world.open_transaction()
+    world.chaos.seen.clear()
+    arguments = [word.format(name=world.name) for word in READING_ONE[command]]
+    result = CliRunner().invoke(cli, [*command.split(), *arguments])
+    assert result.exit_code == 0, result.output
+    assert [key.name for key in world.chaos.seen if not ASKING.match(key.name)] == []
+    assert world.chaos.seen, "it did not ask the cluster"
 
 
 @pytest.mark.parametrize("played", CASES)

@@ -189,6 +189,20 @@ def test_a_file_that_asks_for_half_of_a_security_is_refused_by_every_kind_of_com
     assert (refused.exit_code, "sasl.mechanism" in refused.stderr) == (1, True)
 
 
+@pytest.mark.parametrize("name", ["securty.protocol", "security_protocol", "Security.Protocol"])
+def test_a_file_whose_security_is_misspelt_is_not_talked_plaintext_for(run: Run, tmp_path: Path, name: str) -> None:
+    """Names in a file that commands do not know are for other tools, as they are without this one."""
+    file = tmp_path / "client.properties"
+    file.write_text(f"other.tool=1\nadmin.security.protocol=SSL\n{name}=SASL_SSL\n")
+    result = run("topic", "list", "--config", file)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"{name}; did you mean security.protocol?" in result.stderr
+    file.write_text("other.tool=1\nadmin.security.protocol=SSL\nlistener.security.protocol.map=A:SSL\n")
+    assert run("topic", "list", "--config", file).exit_code == 0
+    file.write_text(f"{name}=SASL_SSL\nsecurity.protocol=PLAINTEXT\n")
+    assert run("topic", "list", "--config", file).exit_code == 0
+
+
 def test_plaintext_is_taken_from_a_file_and_from_the_command_line(run: Run, topic: str, tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("security.protocol=PLAINTEXT\nssl.truststore.location=/unused\n")

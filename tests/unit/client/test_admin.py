@@ -163,6 +163,16 @@ def test_the_cluster_is_described(module_admin: Admin) -> None:
     assert len(description.cluster_id) == 22
 
 
+def test_features_are_described_as_they_are_and_not_as_when_the_connection_was_opened(module_admin: Admin) -> None:
+    assert module_admin.describe_cluster().features["transaction.version"] == 2
+    try:
+        module_admin.update_features({"transaction.version": 1}, downgrade=True)
+        assert module_admin.describe_cluster().features["transaction.version"] == 1
+    finally:
+        module_admin.update_features({"transaction.version": 2})
+    assert module_admin.describe_cluster().features["transaction.version"] == 2
+
+
 def test_a_broker_that_is_not_there_cannot_be_unregistered(module_admin: Admin) -> None:
     with pytest.raises(KafkaError, match="Broker ID 7 is not currently registered"):
         module_admin.unregister_broker(7)

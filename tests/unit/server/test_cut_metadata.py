@@ -250,6 +250,21 @@ def test_a_producer_id_that_only_its_transactional_id_has_is_not_given_out_again
     assert answer.producer_id > silent.pid
 
 
+def test_a_producer_id_that_only_a_record_has_is_not_given_out_again(tmp_path: Path) -> None:
+    """Where nobody uses transactions. Its successor's first record would be taken for a duplicate."""
+    node = BrokerInProcess(tmp_path / "data", SETTINGS)
+    node.create(TOPIC)
+    answer = node.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4)
+    before = {"producer_id": answer.producer_id, "producer_epoch": 0, "base_sequence": 0}
+    assert node.produce(TOPIC, [b"a"], **before).base_offset == 0
+    node.stop(clean=False)
+    shutil.rmtree(metadata_log(node.folder).parent)
+    node = BrokerInProcess(node.folder, SETTINGS)
+    answer = node.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4)
+    assert answer.producer_id > before["producer_id"]
+    assert node.produce(TOPIC, [b"b"], **{**before, "producer_id": answer.producer_id}).base_offset == 1
+
+
 def test_topics_are_taken_over_when_the_metadata_of_a_nodes_first_life_is_lost(tmp_path: Path) -> None:
     """Nothing says how long it was, and no producer id that it must have given out. It is removed as a message says."""
     node = BrokerInProcess(tmp_path / "data", SETTINGS)

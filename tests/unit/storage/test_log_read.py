@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.ids import TopicPartition
 from oncelog.storage.log import Log, Origin
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_reader import READ_POSITIONS_MAX
@@ -19,6 +20,7 @@ from tests.unit.storage.log_harness import (
     headers_in,
     new_log,
     read_all,
+    reopen,
 )
 
 BATCH_BYTES = len(batch(3))
@@ -184,6 +186,30 @@ def test_index_that_points_to_the_wrong_place_is_rebuilt(log: Log, caplog: pytes
     for offset in range(segment.base_offset, log.segments[2].base_offset):
         assert read_ranges(log, offset, 1, 120) == [(offset - offset % 3, offset - offset % 3 + 2)]
     assert "rebuilding the indexes" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["stop", "kill", "cut"])
+def test_an_index_goes_on_where_it_was_before_a_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """What was appended before counts: else a log that grows little between starts has no entry, as if it were lost."""
+    config = LogConfig(index_interval_bytes=300)
+    whole = new_log(tmp_path, config, TopicPartition("whole", 0))
+    log = new_log(tmp_path, config)
+    for _ in range(12):
+        append(whole)
+        append(log)
+        if how == "cut":
+            append(log)
+            log.truncate_to(whole.log_end_offset, now_ms=NOW_MS)
+        else:
+            log.flush()
+            log = reopen(log, clean=how == "stop")
+        assert read_ranges(log, log.log_end_offset - 1, 1, log.log_end_offset)
+    entries = whole.segments[0].offset_index.entries()
+    assert entries
+    assert log.segments[0].offset_index.entries() == entries
+    assert "rebuilding the indexes" not in caplog.text
 
 
 def test_missing_log_file_is_a_storage_error(log: Log) -> None:
