@@ -15,7 +15,8 @@ any more. A multi that succeeded is the commit.
 - At a lost connection a controller leaves its office at once, because others may already see its node vanish. With the
   next connection it reads what was committed, and finds out there whether an append without an answer was written. Then
   it campaigns again. A node /controller of its own session is replaced, since it would block everybody.
-- A controller that does not find the last log node that it has read takes no office, and waits for it.
+- A controller that does not find the last log node that it has read takes no office, and waits for it. So does one
+  that finds a gap, or an epoch before that of the log.
 - Whoever finds the next log node missing looks at /snapshot: if it is beyond that node, the log was cut.
 - A watch only means: look again.
 """
@@ -347,10 +348,9 @@ class ZooKeeperMetadataLog:
     # In office
 
     async def _take_office(self) -> None:
-        problem = await self._lost()
+        problem = await self._lost() or await self._gap()
         node = await self._get(EPOCH)
-        if problem is None and node is None:
-            problem = f"the node {EPOCH} is gone"
+        problem = problem or self._wrong_epoch(node)
         self._tell_lost(problem)
         if problem is not None or node is None:
             await self._pause()
@@ -391,12 +391,31 @@ class ZooKeeperMetadataLog:
                 return f"the node {path} is gone"
         return None
 
+    async def _gap(self) -> str | None:
+        """Whether the log goes on behind the end that was read. What was written into the gap would be the end of it:
+        the batches behind that have other offsets."""
+        number = self._next_number
+        if await self._get(log_path(number + 1)) is None:
+            return None
+        await self._read_to_end()
+        return None if self._next_number > number else f"the node {log_path(number)} is gone, the next one is there"
+
+    def _wrong_epoch(self, node: Node | None) -> str | None:
+        """With an epoch that the log has had already, the next batch could be read by no controller."""
+        least = self.committed.last_epoch
+        repair = f"if all else is there, set it to {least}"
+        if node is None:
+            return f"the node {EPOCH} is gone; {repair}"
+        if not node.data.isdigit():
+            return f"the node {EPOCH} has no number; {repair}"
+        return f"the node {EPOCH} has {int(node.data)}; {repair}" if int(node.data) < least else None
+
     def _tell_lost(self, problem: str | None) -> None:
         """Once, and this controller waits for it: with a restart it would go on from what is there."""
         if problem is not None and problem != self._lost_part:
             logger.error(
-                "the metadata log in ZooKeeper is not the one that this controller has read: %s. It waits until "
-                "the data of ZooKeeper is restored: see docs/cluster.md",
+                "this controller cannot go on from the metadata log in ZooKeeper: %s. It waits until the data of "
+                "ZooKeeper is restored: see docs/cluster.md",
                 problem,
             )
         elif problem is None and self._lost_part is not None:

@@ -695,3 +695,57 @@ def test_a_log_that_is_cut_before_the_watch_is_set_is_noticed(world: World, monk
     zookeeper.release()
     world.run(2000)
     assert second.retention == "4"
+
+
+@pytest.mark.parametrize("content", [b"0", b"", b"one"])
+def test_an_epoch_that_somebody_has_made_anew_is_not_taken_if_the_log_has_a_later_one(
+    world: World, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    """A batch of an earlier epoch than the one before it could be read by no controller any more."""
+    first, second = world.node(1), world.node(2)
+    first.appended("1")
+    world.ensemble.commit([Delete(EPOCH), Delete(CONTROLLER)], 0)
+    world.ensemble.commit([Create(EPOCH, content)], 0)
+    world.run(5000)
+    assert first.faults == second.faults == []
+    assert [first.log.is_active, second.log.is_active] == [False, False]
+    told = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == 2, "once each"
+    assert "/epoch" in told[0]
+    assert "set it to 1" in told[0]
+    # Also by controllers that were not there before.
+    late = world.node(3)
+    world.run(5000)
+    assert (late.faults, late.log.is_active) == ([], False)
+    epoch = world.ensemble.read(EPOCH)
+    assert epoch is not None
+    world.ensemble.commit([SetData(EPOCH, b"1", epoch.version)], 0)
+    world.run(5000)
+    active = next(node for node in (first, second, late) if node.log.is_active)
+    assert active.log.epoch == 2
+    assert isinstance(active.appended("2"), int)
+    assert first.retention == second.retention == late.retention == "2"
+
+
+def test_a_gap_in_the_log_is_not_written_into(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """A controller that starts reads to the gap only. What it wrote there could never be followed by the rest."""
+    first = world.node(1)
+    for value in "123":
+        first.appended(value)
+    first.log.close()
+    world.run()
+    lost = world.ensemble.read(f"{LOG}/{2:020}")
+    assert lost is not None
+    world.ensemble.commit([Delete(f"{LOG}/{2:020}")], 0)
+    before = world.log_nodes()
+    second = world.node(2)
+    world.run(5000)
+    assert world.log_nodes() == before
+    assert (second.faults, second.log.is_active) == ([], False)
+    told = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == 1
+    assert "/log/00000000000000000002 is gone" in told[0]
+    world.ensemble.commit([Create(f"{LOG}/{2:020}", lost.data)], 0)
+    world.run(5000)
+    assert second.log.is_active
+    assert second.retention == "3"
