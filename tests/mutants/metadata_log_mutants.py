@@ -186,6 +186,13 @@ METADATA_LOG_MUTANTS = [
         (suite("tests/unit/cluster/test_zookeeper_log.py", "-k", "was_restored or deleted_and_say"),),
     ),
     Mutant(
+        "a controller reads on behind what was written anew after an older copy",
+        _ZOOKEEPER_LOG,
+        "await self._lost() if self._next_number == first else None\n",
+        "None\n",
+        (suite("tests/unit/cluster/test_zookeeper_log.py", "-k", "gone_on_with_from"),),
+    ),
+    Mutant(
         "a controller writes into a gap of the log",
         _ZOOKEEPER_LOG,
         "await self._lost() or await self._gap()\n",
