@@ -181,9 +181,30 @@ METADATA_LOG_MUTANTS = [
     Mutant(
         "a controller goes on behind a log that is an older copy",
         _ZOOKEEPER_LOG,
-        "        problem = await self._lost()\n",
+        "        problem = await self._lost() or await self._gap()\n",
         "        problem = None\n",
         (suite("tests/unit/cluster/test_zookeeper_log.py", "-k", "was_restored or deleted_and_say"),),
+    ),
+    Mutant(
+        "a controller reads on behind what was written anew after an older copy",
+        _ZOOKEEPER_LOG,
+        "await self._lost() if self._next_number == first else None\n",
+        "None\n",
+        (suite("tests/unit/cluster/test_zookeeper_log.py", "-k", "gone_on_with_from"),),
+    ),
+    Mutant(
+        "a controller writes into a gap of the log",
+        _ZOOKEEPER_LOG,
+        "await self._lost() or await self._gap()\n",
+        "await self._lost()\n",
+        (suite("tests/unit/cluster/test_zookeeper_log.py", "-k", "gap"),),
+    ),
+    Mutant(
+        "a controller takes an epoch that the log has had",
+        _ZOOKEEPER_LOG,
+        "if int(node.data) < least else None",
+        "if False else None",
+        (suite("tests/unit/cluster/test_zookeeper_log.py", "-k", "made_anew"),),
     ),
     Mutant(
         "a controller goes on behind what somebody else has written",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
@@ -197,6 +200,59 @@ def test_levels_above_the_chroot_are_open_to_other_clusters(zookeeper: ZooKeeper
         other.start()
         wait_until(lambda: other.log.is_active or other.faults)
         assert other.faults == []
+
+
+def test_what_is_older_than_the_acls_is_told_to_be_open(
+    zookeeper: ZooKeeperEnsemble, chroot: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = ZooKeeperConfig(
+        zookeeper.connect + chroot, session_timeout_ms=SESSION_MS, digest="controller:secret", set_acl=True
+    )
+
+    def told() -> list[str]:
+        return [record.message for record in caplog.records if "everybody may change" in record.message]
+
+    with log_nodes(config_of(zookeeper, chroot)) as (node,):
+        node.start()
+        wait_active(node)
+    with log_nodes(own) as (node,):
+        node.start()
+        wait_active(node)
+        wait_until(lambda: len(told()) == 2)
+    assert f" {chroot} of ZooKeeper" in told()[0]
+    assert f" {chroot}{EPOCH} of ZooKeeper" in told()[1]
+    operator = KazooClient(zookeeper.connect, auth_data=[("digest", "controller:secret")])
+    operator.start()
+    for path in (chroot, chroot + EPOCH):
+        operator.set_acls(path, CREATOR_ALL_ACL)
+    operator.stop()
+    operator.close()
+    caplog.clear()
+    with log_nodes(own) as (node,):
+        node.start()
+        wait_active(node)
+        assert node.append("1") is not None
+    assert told() == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_server_that_answers_nonsense_ends_the_controller() -> None:
+    """kazoo ends its thread then, and tells nobody: the controller would wait for ever."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with log_nodes(ZooKeeperConfig(f"{address}/oncelog", session_timeout_ms=SESSION_MS)) as (node,):
+            node.start()
+            other.settimeout(30)
+            connection, _ = other.accept()
+            with connection:
+                connection.settimeout(30)
+                connection.recv(1024)
+                session = struct.pack(">iiqi16s?", 0, SESSION_MS, 1, 16, b"", False)
+                connection.sendall(struct.pack(">i", len(session)) + session)
+                connection.recv(1024)
+                connection.sendall(b"\0\0\0\2no")
+                wait_until(lambda: node.faults, timeout_s=30)
+            assert node.faults[0].startswith(f"ZooKeeper at {address} gives an answer that cannot be understood")
 
 
 @pytest.mark.parametrize("has_chroot", [True, False])

@@ -125,7 +125,20 @@ class Partition:
         """How many appends in a row the log has refused because of the disk."""
         self._has_followers = False
         """Whether others have a say in what is committed. On one node nobody has, and nobody is asked."""
+        self._tell_if_newer_than_metadata()
         self.become(state, now_ms)
+
+    def _tell_if_newer_than_metadata(self) -> None:
+        """An epoch is in the metadata before a log has it. If not, controllers go on from an older copy, which may name
+        replicas as in sync that are not any more, and give epochs out again that replicas are compared by."""
+        if len(self.state.replicas) > 1 and self.last_epoch > self.leader_epoch:
+            logger.error(
+                "%s: this log has leader epoch %d, and the metadata %d: it is an older copy. Acknowledged records may "
+                "be lost: see docs/cluster.md",
+                self.topic_partition,
+                self.last_epoch,
+                self.leader_epoch,
+            )
 
     # The role
 

@@ -15,7 +15,8 @@ any more. A multi that succeeded is the commit.
 - At a lost connection a controller leaves its office at once, because others may already see its node vanish. With the
   next connection it reads what was committed, and finds out there whether an append without an answer was written. Then
   it campaigns again. A node /controller of its own session is replaced, since it would block everybody.
-- A controller that does not find the last log node that it has read takes no office, and waits for it.
+- A controller that does not find the last log node that it has read reads no further, takes no office, and waits for
+  it. So does one that finds a gap, or an epoch before that of the log.
 - Whoever finds the next log node missing looks at /snapshot: if it is beyond that node, the log was cut.
 - A watch only means: look again.
 """
@@ -74,6 +75,10 @@ class _Disconnected(Exception):
 
 class _Hopeless(Exception):
     """This controller can never serve here; the message says why."""
+
+
+class _LostLog(Exception):
+    """The log is not the one that was read; the message says where."""
 
 
 class _Fenced(Exception):
@@ -209,6 +214,10 @@ class ZooKeeperMetadataLog:
         except _Disconnected as error:
             self._leave(f"ZooKeeper does not answer: {error}")
             self._retrial = self._scheduler.call_later_ms(RETRY_MS, self._restart)
+        except _LostLog as lost:
+            self._leave(str(lost))
+            self._tell_lost(str(lost))
+            self._retrial = self._scheduler.call_later_ms(RETRY_MS, self._restart)
         except _Hopeless as reason:
             self._give_up(str(reason))
         except Exception as error:
@@ -264,9 +273,14 @@ class ZooKeeperMetadataLog:
             raise _Hopeless(f"there is the metadata of cluster {found}, not of {own}")
 
     async def _read_to_end(self) -> None:
+        first = self._next_number
         while True:
             node = await self._get(log_path(self._next_number))
             if node is not None:
+                # Another controller may have gone on from an older copy, with offsets that fit.
+                problem = await self._lost() if self._next_number == first else None
+                if problem is not None:
+                    raise _LostLog(problem)
                 self._deliver_node(node)
             elif not await self._load_if_behind():
                 return
@@ -347,10 +361,9 @@ class ZooKeeperMetadataLog:
     # In office
 
     async def _take_office(self) -> None:
-        problem = await self._lost()
+        problem = await self._lost() or await self._gap()
         node = await self._get(EPOCH)
-        if problem is None and node is None:
-            problem = f"the node {EPOCH} is gone"
+        problem = problem or self._wrong_epoch(node)
         self._tell_lost(problem)
         if problem is not None or node is None:
             await self._pause()
@@ -363,14 +376,17 @@ class ZooKeeperMetadataLog:
         if await self._multi(winning) is not None:
             return
         self._epoch, self._epoch_version = leader.epoch, node.version + 1
-        await self._sync()
-        await self._read_to_end()
         try:
+            await self._sync()
+            await self._read_to_end()
             await self._open_epoch()
             if self._wants_office:
                 self._is_in_office = self._must_check_office = True
                 self._note_leader(leader)
                 await self._act()
+        except _LostLog:
+            await self._is_office_free()  # others may have the whole log: the node of this session goes
+            raise
         except _Fenced as fenced:
             self._leave(str(fenced))
             await self._pause()
@@ -380,23 +396,43 @@ class ZooKeeperMetadataLog:
 
         It does not go on from there, since brokers have acted on the rest too.
         """
-        while (number := self._next_number) > 0:
-            path = log_path(number - 1)
-            node = await self._get(path)
-            if node is not None:
-                last = self.committed.last_batch
-                return None if last in (None, batch_in(node.data)) else f"the node {path} is not the one that was read"
-            await self._read_to_end()
-            if self._next_number == number:
-                return f"the node {path} is gone"
-        return None
+        number = self._next_number
+        if number == 0:
+            return None
+        path = log_path(number - 1)
+        node = await self._get(path)
+        if node is not None:
+            last = self.committed.last_batch
+            return None if last in (None, batch_in(node.data)) else f"the node {path} is not the one that was read"
+        log = SnapshotPointer.of(await self._get(SNAPSHOT)).log
+        is_cut = log > number or (log == number and await self._get(log_path(number)) is not None)
+        return None if is_cut else f"the node {path} is gone"
+
+    async def _gap(self) -> str | None:
+        """Whether the log goes on behind the end that was read. What was written into the gap would be the end of it:
+        the batches behind that have other offsets."""
+        number = self._next_number
+        if await self._get(log_path(number + 1)) is None:
+            return None
+        await self._read_to_end()
+        return None if self._next_number > number else f"the node {log_path(number)} is gone, the next one is there"
+
+    def _wrong_epoch(self, node: Node | None) -> str | None:
+        """With an epoch that the log has had already, the next batch could be read by no controller."""
+        least = self.committed.last_epoch
+        repair = f"if all else is there, set it to {least}"
+        if node is None:
+            return f"the node {EPOCH} is gone; {repair}"
+        if not node.data.isdigit():
+            return f"the node {EPOCH} has no number; {repair}"
+        return f"the node {EPOCH} has {int(node.data)}; {repair}" if int(node.data) < least else None
 
     def _tell_lost(self, problem: str | None) -> None:
         """Once, and this controller waits for it: with a restart it would go on from what is there."""
         if problem is not None and problem != self._lost_part:
             logger.error(
-                "the metadata log in ZooKeeper is not the one that this controller has read: %s. It waits until "
-                "the data of ZooKeeper is restored: see docs/cluster.md",
+                "this controller cannot go on from the metadata log in ZooKeeper: %s. It waits until the data of "
+                "ZooKeeper is restored: see docs/cluster.md",
                 problem,
             )
         elif problem is None and self._lost_part is not None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from oncelog.cluster.zookeeper import Check, Create, Lost, Node, Operation, Reason, Refused, Session, SetData
+from oncelog.cluster.zookeeper_nodes import EPOCH
 from oncelog.core.address import parse_address
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.core.config import ConfigError, Settings, setting
@@ -42,10 +43,9 @@ class ZooKeeperConfig:
     """USER:PASSWORD"""
     set_acl: bool = setting(BROKER_CONFIG["zookeeper.set.acl"])
     uses_tls: bool = setting(BROKER_CONFIG["zookeeper.ssl.client.enable"])
-    tls_ca: str | None = setting(BROKER_CONFIG["zookeeper.ssl.truststore.location"])
-    tls_certificate: str | None = None
-    tls_key: str | None = None
-    tls_key_password: str | None = setting(BROKER_CONFIG["zookeeper.ssl.keystore.password"])
+    truststore: str | None = setting(BROKER_CONFIG["zookeeper.ssl.truststore.location"])
+    keystore: str | None = setting(BROKER_CONFIG["zookeeper.ssl.keystore.location"])
+    keystore_password: str | None = setting(BROKER_CONFIG["zookeeper.ssl.keystore.password"])
     checks_hostname: bool = setting(
         BROKER_CONFIG["zookeeper.ssl.endpoint.identification.algorithm"], lambda name: name.upper() == "HTTPS"
     )
@@ -66,13 +66,33 @@ def zookeeper_config(settings: Settings) -> ZooKeeperConfig | None:
     if not connect:
         return None
     _check_addresses(connect)
-    keys = settings.optional_text("zookeeper.ssl.keystore.location")
-    if settings.boolean("zookeeper.set.acl") and not settings.text("oncelog.zookeeper.digest") and not keys:
+    _check_path(connect)
+    config = settings.bind(ZooKeeperConfig, connect=connect)
+    user, _, password = (config.digest or "").partition(":")
+    if config.digest and not (user and password):
+        raise ConfigError("oncelog.zookeeper.digest: expected USER:PASSWORD", "oncelog.zookeeper.digest")
+    if config.set_acl and not config.digest and not (config.uses_tls and config.keystore):
         raise ConfigError(
             "zookeeper.set.acl: nodes would belong to nobody; set oncelog.zookeeper.digest to USER:PASSWORD",
             "zookeeper.set.acl",
         )
-    return settings.bind(ZooKeeperConfig, connect=connect, tls_certificate=keys, tls_key=keys)
+    for name in ("zookeeper.ssl.truststore.location", "zookeeper.ssl.keystore.location"):
+        if not config.uses_tls and settings.optional_text(name):
+            logger.warning(
+                "%s has no effect: ZooKeeper is reached without TLS, as zookeeper.ssl.client.enable is false", name
+            )
+    return config
+
+
+def _check_path(connect: str) -> None:
+    """A path behind each server would be taken for one path behind the first, which is then the only server."""
+    path = connect.partition("/")[2].rstrip("/")
+    if path and ("," in path or any(name in ("", ".", "..") for name in path.split("/"))):
+        raise ConfigError(
+            f"zookeeper.connect: /{path} is not a path of ZooKeeper; there is one path, behind the last server, as in "
+            "10.0.0.1:2181,10.0.0.2:2181/oncelog/orders",
+            "zookeeper.connect",
+        )
 
 
 def _check_addresses(connect: str) -> None:
@@ -93,7 +113,7 @@ class ZooKeeperClient:
         self._is_closed = False
         self._has_chroot = False
         self._timeout = _NegotiatedTimeout(config.session_timeout_ms)
-        self._client = _new_client(config, self._timeout)
+        self._client = _new_client(config, self._timeout, lambda problem: self._call(lambda: self._refuse(problem)))
 
     @property
     def session_id(self) -> int:
@@ -204,6 +224,8 @@ class ZooKeeperClient:
         open to them."""
         if not levels:
             self._has_chroot = True
+            if self._config.set_acl:
+                self._look_at_acls()
             if self._session is not None:
                 self._session.on_connected()
             return
@@ -244,6 +266,20 @@ class ZooKeeperClient:
             self._make_chroot(levels[1:])
         elif isinstance(answered.exception, NoAuthError) or answered.exception is None:
             self._refuse_level(levels[0], error)
+
+    def _look_at_acls(self) -> None:
+        """What others have made, or controllers without `zookeeper.set.acl`, is as open as before."""
+        for path in (self._config.chroot or "/", self._path(EPOCH)):
+            result = self._client.get_acls_async(path)
+            result.rawlink(lambda answered, path=path: self._call(lambda: self._warn_if_open(path, answered)))
+
+    def _warn_if_open(self, path: str, answered: Any) -> None:
+        if answered.exception is None and any(_lets_all_write(acl) for acl in answered.value[0]):
+            logger.warning(
+                "zookeeper.set.acl: everybody may change what is in %s of ZooKeeper, which is older than this setting. "
+                "Whoever can do so can be controller; see docs/cluster.md",
+                path,
+            )
 
     def _refuse_level(self, path: str, error: Exception) -> None:
         self._refuse(f"does not let this controller make {path}: {_explained(error)}")
@@ -295,6 +331,12 @@ def _explained(error: Exception) -> str:
     return text
 
 
+def _lets_all_write(acl: Any) -> bool:
+    from kazoo.security import Permissions
+
+    return acl.id.scheme == "world" and bool(acl.perms & ~Permissions.READ)
+
+
 class _Watcher(NamedTuple):
     """kazoo keeps a set of them for each node until something happens there, which may take months: one that is equal
     is not added to it."""
@@ -321,35 +363,32 @@ class _NegotiatedTimeout(logging.Filter):
         return True
 
 
-def _new_client(config: ZooKeeperConfig, timeout: _NegotiatedTimeout) -> KazooClient:
+def _new_client(config: ZooKeeperConfig, timeout: _NegotiatedTimeout, on_end: Callable[[str], None]) -> KazooClient:
+    """Raises ConfigError, also for files of TLS that cannot be read: no connection would tell of them so early."""
     try:
         from kazoo.client import KazooClient
         from kazoo.security import CREATOR_ALL_ACL
+
+        from oncelog.server.zookeeper_connection import ConnectionLog, TlsHandler, tls_settings, zookeeper_context
     except ImportError:
         raise ConfigError("zookeeper.connect needs kazoo: pip install 'oncelog[zookeeper]'") from None
+    handler = None
+    if config.uses_tls:
+        tls = tls_settings(
+            config.keystore, config.keystore_password, config.truststore, checks_name=config.checks_hostname
+        )
+        zookeeper_context(tls)
+        handler = TlsHandler(tls)
     kazoo_logger = logging.Logger(f"oncelog.zookeeper.{id(timeout)}", _BLATHER)
     kazoo_logger.addFilter(timeout)
-    kazoo_logger.addHandler(_Quieter())
+    kazoo_logger.addHandler(ConnectionLog(on_end))
     return KazooClient(
         hosts=config.hosts,
         timeout=config.session_timeout_ms / 1000,
+        handler=handler,
         auth_data=[("digest", config.digest)] if config.digest else None,
         default_acl=CREATOR_ALL_ACL if config.set_acl else None,
         connection_retry=dict(_RECONNECT),
         logger=kazoo_logger,
         use_ssl=config.uses_tls,
-        ca=config.tls_ca,
-        certfile=config.tls_certificate,
-        keyfile=config.tls_key,
-        keyfile_password=config.tls_key_password,
-        verify_certs=True,
-        check_hostname=config.uses_tls and config.checks_hostname,
     )
-
-
-class _Quieter(logging.Handler):
-    """kazoo's warnings and errors, such as a server that is down, are worth a line for operators."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno >= logging.WARNING:
-            logger.info("ZooKeeper: %s", record.getMessage())

@@ -20,7 +20,7 @@ from oncelog.protocol.messages.fetch import FetchPartition, PartitionData
 from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
 from tests.unit.cluster.test_replicas import Broker, ids
-from tests.unit.storage.log_harness import NOW_MS, append, append_txn, batch, new_log, read_all
+from tests.unit.storage.log_harness import NOW_MS, append, append_txn, batch, new_log, read_all, reopen
 
 OWN = NodeId(1)
 CONFIG = LogConfig(segment_bytes=1000, index_interval_bytes=200, min_insync_replicas=2)
@@ -376,3 +376,18 @@ def test_a_follower_is_not_asked(tmp_path: Path) -> None:
     partition = leading(tmp_path)
     partition.become(state(2, 6), 0)
     assert code_of(lambda: answer(partition, 0, epoch=6)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.parametrize(("leader", "epoch", "is_told"), [(1, 1, True), (2, 1, True), (1, 2, False), (2, 3, False)])
+def test_a_log_that_is_newer_than_the_metadata_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, leader: int, epoch: int, is_told: bool
+) -> None:
+    """As after a restore of an older copy of the controllers' log."""
+    partition = new_partition(tmp_path, state(1, 2))
+    produce(partition)
+    rules = ReplicaRules(lambda broker: Broker(broker * 10))
+    again = Partition(reopen(partition.log), state(leader, epoch), OWN, EndOfLog(), rules=rules)
+    told = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert [
+        f"{again.topic_partition}: this log has leader epoch 2, and the metadata {epoch}" in text for text in told
+    ] == ([True] if is_told else [])

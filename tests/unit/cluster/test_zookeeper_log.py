@@ -13,7 +13,7 @@ from oncelog.cluster.quorum_log import Leader
 from oncelog.cluster.zookeeper import Create, Delete, Lost, Operation, Reason, Refused, SetData
 from oncelog.cluster.zookeeper import Node as ZooKeeperNode
 from oncelog.cluster.zookeeper_log import ZooKeeperMetadataLog
-from oncelog.cluster.zookeeper_nodes import CONTROLLER, EPOCH, LOG, SNAPSHOT, SNAPSHOTS, part_path
+from oncelog.cluster.zookeeper_nodes import CONTROLLER, EPOCH, LOG, SNAPSHOT, SNAPSHOTS, log_path, part_path
 from oncelog.core.address import Address
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise
@@ -695,3 +695,103 @@ def test_a_log_that_is_cut_before_the_watch_is_set_is_noticed(world: World, monk
     zookeeper.release()
     world.run(2000)
     assert second.retention == "4"
+
+
+@pytest.mark.parametrize("content", [b"0", b"", b"one"])
+def test_an_epoch_that_somebody_has_made_anew_is_not_taken_if_the_log_has_a_later_one(
+    world: World, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    """A batch of an earlier epoch than the one before it could be read by no controller any more."""
+    first, second = world.node(1), world.node(2)
+    first.appended("1")
+    world.ensemble.commit([Delete(EPOCH), Delete(CONTROLLER)], 0)
+    world.ensemble.commit([Create(EPOCH, content)], 0)
+    world.run(5000)
+    assert first.faults == second.faults == []
+    assert [first.log.is_active, second.log.is_active] == [False, False]
+    told = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == 2, "once each"
+    assert "/epoch" in told[0]
+    assert "set it to 1" in told[0]
+    # Also by controllers that were not there before.
+    late = world.node(3)
+    world.run(5000)
+    assert (late.faults, late.log.is_active) == ([], False)
+    epoch = world.ensemble.read(EPOCH)
+    assert epoch is not None
+    world.ensemble.commit([SetData(EPOCH, b"1", epoch.version)], 0)
+    world.run(5000)
+    active = next(node for node in (first, second, late) if node.log.is_active)
+    assert active.log.epoch == 2
+    assert isinstance(active.appended("2"), int)
+    assert first.retention == second.retention == late.retention == "2"
+
+
+def test_a_gap_in_the_log_is_not_written_into(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """A controller that starts reads to the gap only. What it wrote there could never be followed by the rest."""
+    first = world.node(1)
+    for value in "123":
+        first.appended(value)
+    first.log.close()
+    world.run()
+    lost = world.ensemble.read(f"{LOG}/{2:020}")
+    assert lost is not None
+    world.ensemble.commit([Delete(f"{LOG}/{2:020}")], 0)
+    before = world.log_nodes()
+    second = world.node(2)
+    world.run(5000)
+    assert world.log_nodes() == before
+    assert (second.faults, second.log.is_active) == ([], False)
+    told = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == 1
+    assert "/log/00000000000000000002 is gone" in told[0]
+    world.ensemble.commit([Create(f"{LOG}/{2:020}", lost.data)], 0)
+    world.run(5000)
+    assert second.log.is_active
+    assert second.retention == "3"
+
+
+def test_a_log_that_another_controller_has_gone_on_with_from_an_older_copy_is_not_followed(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Even where what was written anew has as many records as what was lost, so that offsets fit."""
+    first, second = world.node(1), world.node(2)
+    first.appended("1")
+    *_, last = (path for path in world.ensemble.paths() if path.startswith(f"{LOG}/"))
+    lost = world.ensemble.read(last)
+    assert lost is not None
+    world.ensemble.commit([Delete(last), Delete(CONTROLLER)], 0)
+    world.run(5000)
+    third = world.node(3)
+    world.run(5000)
+    assert third.log.is_active
+    assert isinstance(third.appended("2"), int)
+    world.run(5000)
+    assert third.retention == "2"
+    assert [first.retention, second.retention] == ["1", "1"]
+    assert first.faults == second.faults == []
+    told = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert len([text for text in told if "is not the one that was read" in text]) == 2, "once each"
+    third.log.close()
+    world.run(2 * SESSION_MS)
+    assert [first.log.is_active, second.log.is_active] == [False, False]
+    again = world.node(1)
+    world.run(5000)
+    assert again.log.is_active
+    assert again.retention == "2"
+
+
+def test_the_last_node_that_is_deleted_behind_a_snapshot_is_missed(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = world.node(1)
+    first.appended("1")
+    assert first.snapshot() is None
+    [last] = world.log_nodes()
+    world.ensemble.commit([Delete(log_path(last)), Delete(CONTROLLER)], 0)
+    world.run(5000)
+    assert not first.log.is_active
+    assert f"{log_path(last)} is gone" in "".join(caplog.messages)
+    epoch = world.ensemble.read(EPOCH)
+    assert epoch is not None
+    assert epoch.data == b"1"

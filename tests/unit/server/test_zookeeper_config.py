@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 from kazoo.exceptions import (
@@ -21,6 +22,7 @@ from oncelog.core.broker_config import BROKER_CONFIG, warnings_of
 from oncelog.core.config import ConfigError
 from oncelog.server.zookeeper_client import ZooKeeperClient, ZooKeeperConfig, refusal, zookeeper_config
 
+TLS = Path(__file__).resolve().parents[2] / "data" / "tls"
 CONNECT = "zk1:2181,[::1]:2182/oncelog/orders"
 
 
@@ -46,9 +48,8 @@ def test_settings() -> None:
         digest="controller:secret",
         set_acl=True,
         uses_tls=True,
-        tls_ca="ca.pem",
-        tls_certificate="own.pem",
-        tls_key="own.pem",
+        truststore="ca.pem",
+        keystore="own.pem",
         checks_hostname=False,
     )
     assert (config.hosts, config.chroot) == ("zk1:2181,[::1]:2182", "/oncelog/orders")
@@ -56,7 +57,15 @@ def test_settings() -> None:
     assert "secret" not in repr(config)
 
 
-@pytest.mark.parametrize("connect", ["zk1", "zk1:port/oncelog", "zk1:2181,,zk2:2181", "/oncelog"])
+@pytest.mark.parametrize(
+    "connect",
+    [
+        *("zk1", "zk1:port/oncelog", "zk1:2181,,zk2:2181", "/oncelog"),
+        # Only the first server would be used, and another path than by controllers with another first server.
+        "zk1:2181/oncelog,zk2:2181/oncelog",
+        *("zk1:2181//oncelog", "zk1:2181/oncelog/../orders"),
+    ],
+)
 def test_an_address_that_is_none_is_refused(connect: str) -> None:
     with pytest.raises(ConfigError, match=r"zookeeper\.connect: "):
         zookeeper_config(BROKER_CONFIG.parse({"zookeeper.connect": connect}))
@@ -66,10 +75,64 @@ def test_acls_need_somebody_to_whom_nodes_belong() -> None:
     given = {"zookeeper.connect": CONNECT, "zookeeper.set.acl": "true"}
     with pytest.raises(ConfigError, match=r"zookeeper\.set\.acl: .* set oncelog\.zookeeper\.digest"):
         zookeeper_config(BROKER_CONFIG.parse(given))
-    for key, value in (("oncelog.zookeeper.digest", "a:b"), ("zookeeper.ssl.keystore.location", "own.pem")):
-        config = zookeeper_config(BROKER_CONFIG.parse({**given, key: value}))
+    certificate = {"zookeeper.ssl.keystore.location": "own.pem"}
+    with pytest.raises(ConfigError, match=r"zookeeper\.set\.acl: "):
+        zookeeper_config(BROKER_CONFIG.parse({**given, **certificate}))  # which nobody is shown without TLS
+    for more in ({"oncelog.zookeeper.digest": "a:b"}, {**certificate, "zookeeper.ssl.client.enable": "true"}):
+        config = zookeeper_config(BROKER_CONFIG.parse({**given, **more}))
         assert config is not None
         assert config.set_acl
+
+
+@pytest.mark.parametrize("digest", ["secret", ":secret", "controller:"])
+def test_credentials_that_are_none_are_refused_and_not_shown(digest: str) -> None:
+    given = {"zookeeper.connect": CONNECT, "oncelog.zookeeper.digest": digest}
+    with pytest.raises(ConfigError) as raised:
+        zookeeper_config(BROKER_CONFIG.parse(given))
+    assert str(raised.value) == "oncelog.zookeeper.digest: expected USER:PASSWORD"
+
+
+def test_certificates_without_tls_are_told_to_have_no_effect(caplog: pytest.LogCaptureFixture) -> None:
+    given = {"zookeeper.connect": CONNECT, "zookeeper.ssl.truststore.location": "ca.pem"}
+    zookeeper_config(BROKER_CONFIG.parse(given))
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "zookeeper.ssl.truststore.location has no effect"
+    ]
+    caplog.clear()
+    zookeeper_config(BROKER_CONFIG.parse({**given, "zookeeper.ssl.client.enable": "true"}))
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("keystore", "password", "truststore", "problem"),
+    [
+        (
+            None,
+            None,
+            "missing.pem",
+            r"zookeeper\.ssl\.truststore\.location: .*missing\.pem cannot be read: No such file",
+        ),
+        (None, None, "../kafka/README.md", r"zookeeper\.ssl\.truststore"),
+        ("missing.pem", None, "ca.pem", r"zookeeper\.ssl\.keystore\.location: .*missing\.pem cannot be read"),
+        ("ca.pem", None, "ca.pem", r"zookeeper\.ssl\.keystore\.location: no key with its certificate"),
+        ("locked.pem", None, "ca.pem", r"a key with a password needs zookeeper\.ssl\.keystore\.password"),
+        ("locked.pem", "wrong", "ca.pem", r"zookeeper\.ssl\.keystore\.location: no key with its certificate"),
+        ("broker.jks", None, "ca.pem", r"zookeeper\.ssl\.keystore\.password: .*broker\.jks is JKS and needs one"),
+    ],
+)
+def test_files_of_tls_that_cannot_be_used_are_told_at_the_start(
+    keystore: str | None, password: str | None, truststore: str, problem: str
+) -> None:
+    """Nobody is asked for a password at the terminal, which kazoo alone would do with each connection."""
+    config = ZooKeeperConfig(
+        "127.0.0.1:2181",
+        uses_tls=True,
+        keystore=None if keystore is None else str(TLS / keystore),
+        keystore_password=password,
+        truststore=str(TLS / truststore),
+    )
+    with pytest.raises(ConfigError, match=problem):
+        ZooKeeperClient(config, lambda _: None)
 
 
 def test_settings_for_controllers_are_told_to_have_no_effect_elsewhere() -> None:
