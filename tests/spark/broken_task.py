@@ -33,22 +33,42 @@ def breaking_once(honest: Writing, mark: str, deed: Callable[[], None]) -> Writi
 
 
 def breaking_while_writing(honest: Writing, mark: str, deed: Callable[[], None]) -> Writing:
-    """The same, but in the middle: the first task that has sent one record batch and has another does the deed."""
+    """The same, but in the middle: the first task that has one record batch acknowledged and has another to write does
+    the deed. The file `mark` says which partition and offset that batch has."""
 
     def breaking(orders: Any) -> Any:
         inner = honest(orders)
 
-        def broken(batches: Any) -> Any:
-            from oncelog.client import batch_producer
+        def write(batches: Any) -> Any:
+            from oncelog.client import BatchProducer
+            from oncelog.spark import write_task
 
-            batch_producer.SENT_TOGETHER_BYTES = 1
-            for number, batch in enumerate(batches):
-                if number == 1 and not os.path.exists(mark):  # noqa: PTH110  # pickled by value: no imports
-                    with open(mark, "w"):  # noqa: PTH123
-                        pass
-                    deed()
-                yield batch
+            producers: list[Any] = []
 
-        return lambda batches: inner(broken(batches))
+            class Noted(BatchProducer):
+                def __init__(self, *given: Any, **more: Any) -> None:
+                    super().__init__(*given, **more)
+                    producers.append(self)
+
+            def broken() -> Any:
+                for number, batch in enumerate(batches):
+                    if number == 1 and not os.path.exists(mark):  # noqa: PTH110  # pickled by value: no imports
+                        written = producers[0].flush()[0]
+                        try:
+                            with open(mark, "x") as said:  # noqa: PTH123
+                                said.write(f"{written.partition.partition} {written.first_offset}\n")
+                        except FileExistsError:
+                            pass  # another task was faster
+                        else:
+                            deed()
+                    yield batch
+
+            write_task.BatchProducer = Noted  # type: ignore[misc]
+            try:
+                yield from inner(broken())
+            finally:
+                write_task.BatchProducer = BatchProducer  # type: ignore[misc]
+
+        return write
 
     return breaking

@@ -117,6 +117,14 @@ class Kafka:
     def values(self, topic: str, *, committed: bool = True) -> list[bytes | None]:
         return sorted((seen.value for seen in self.read(topic, committed=committed)), key=lambda v: v or b"")
 
+    def invisible(self, topic: str) -> set[tuple[int, int]]:
+        """Partition and offset of each record that is aborted, or whose transaction is open."""
+        visible, in_log = (
+            {(seen.partition, seen.offset) for seen in self.read(topic, committed=committed)}
+            for committed in (True, False)
+        )
+        return in_log - visible
+
     def group_offsets(self, group: str, topic: str, partitions: int) -> list[int]:
         consumer = Consumer({"bootstrap.servers": self.servers, "group.id": group, **QUIET})
         try:

@@ -24,6 +24,7 @@ from oncelog.spark.resume import (
     former_id,
     judge,
     offsets_to_commit,
+    writers_before,
 )
 
 P0, P1, P2 = (TopicPartition("orders", number) for number in range(3))
@@ -374,6 +375,20 @@ def test_so_is_a_later_batch_if_those_before_it_had_nothing_to_read() -> None:
         verdict(first, {}, batch_id_partition=None, marks=(mark_of("another", {}, [P0]),))
 
 
+def test_who_has_written_what_a_batch_writes_over() -> None:
+    found = {**committed("old", 7, {P0: 10}, writer="old"), **committed("q", 3, {P1: 10}, writer="former")}
+    one = batch(0, {P0: 20, P1: 20})
+    assert writers_before(one, found, None, "new") == {"old"}
+    assert writers_before(one, found, None, "old") == set()
+    assert writers_before(batch(0, {P1: 20}), found, None, "new") == set()
+    assert writers_before(one, committed("old", 7, {P0: 10}), None, "new") == set()
+    assert writers_before(one, {P0: OffsetAndMetadata(10, "")}, None, "new") == set()
+    ids = committed("old", 7, {BATCH_ID_PARTITION: 7}, writer="old")
+    assert writers_before(batch(0, {}), ids, BATCH_ID_PARTITION, "new") == {"old"}
+    cut = committed("old", 7, {P0: 10}, writer="x" * WRITER_CHARACTERS_MAX)
+    assert writers_before(one, cut, None, "new") == set()
+
+
 def test_the_transactional_id_that_a_query_had_before() -> None:
     one = batch(4, {P0: 20, P1: 20})
     renamed = {**committed("q", 3, {P0: 10}, writer="new"), **committed("q", 2, {P1: 10}, writer="old")}
@@ -394,6 +409,38 @@ def test_a_partition_that_appears_may_have_been_anothers() -> None:
     assert verdict(one, found) is Verdict.WRITE
     with pytest.raises(CannotResume, match="starts orders-1 at 0, the group stands at 10"):
         verdict(batch(4, {P0: 20, P1: 20}, {P0: 10, P1: 0}, appeared=frozenset({P1})), found)
+
+
+def test_what_others_have_read_is_not_skipped() -> None:
+    """It lies behind where the group stands, and was not written by this query."""
+    by_query = committed("other", 7, {P1: 10}, writer="copy-2")
+    by_consumer = {P1: OffsetAndMetadata(10, "")}
+    own = committed("q", 3, {P0: 10})
+    appeared = batch(4, {P0: 10, P1: 5}, {P0: 10, P1: 0}, appeared=frozenset({P1}))
+    with pytest.raises(
+        CannotResume, match=r"this is query q .*, and query other \(transactional id copy-2\)"
+    ) as raised:
+        verdict(appeared, {**own, **by_query})
+    assert "starts orders-1 at 0, the group stands at 10" in str(raised.value)
+    assert verdict(appeared, {**own, **by_query}, NewCheckpoint.REPROCESS) is Verdict.WRITE
+    for one in (appeared, batch(4, {P0: 10, P1: 8}, {P0: 10, P1: 5})):
+        with pytest.raises(CannotResume, match="the group's offsets were changed"):
+            verdict(one, {**own, **by_consumer})
+    # Where a batch reads nothing, nothing can be lost.
+    assert verdict(batch(2, {P0: 8, P1: 5}, {P0: 6, P1: 5}), {**own, **by_consumer}) is Verdict.SKIP
+
+
+def test_a_batch_leaves_a_note_where_its_query_had_one() -> None:
+    """Another query may read all that it moves, and put that back: its own partitions tell then."""
+    before = committed("q", 3, {P1: 10, P2: 7})
+    again = batch(4, {P0: 5, P1: 10, P2: 7}, {P0: 0, P1: 10, P2: 7}, appeared=frozenset({P0}))
+    now = offsets_to_commit(again, BATCH_ID_PARTITION)
+    noted = changed_offsets(now, before)
+    assert noted.keys() == {P0, P1}
+    assert verdict(again, {**before, **noted}) is Verdict.SKIP
+    for put_back_to in (0, 3):
+        with pytest.raises(CannotResume):
+            verdict(again, {**before, **noted, **committed("other", 0, {P0: put_back_to})})
 
 
 def test_offsets_that_a_tool_has_set_are_nobodys() -> None:

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,18 @@ HUNDRED = [b"%03d" % i for i in range(100)]
 def disarmed() -> Iterator[None]:
     yield
     failpoints.disarm_all()
+
+
+def hold_at(point: str) -> tuple[threading.Event, threading.Event]:
+    """The next query that comes to this point is held there. The first event says so, the second lets it go on."""
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        held.set()
+        assert go_on.wait(120)
+
+    failpoints.arm(f"spark.sink.{point}", failpoints.on_nth_hit(1, hold))
+    return held, go_on
 
 
 @pytest.fixture
@@ -68,13 +81,7 @@ def test_a_first_batch_that_another_query_commits_over_is_not_written_again(
 ) -> None:
     """Both have looked at the group before either has committed, and the second puts it back to where the batch of the
     first began."""
-    looked, go_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        looked.set()
-        assert go_on.wait(60)
-
-    failpoints.arm("spark.sink.after_last_look", failpoints.on_nth_hit(1, hold))
+    looked, go_on = hold_at("after_last_look")
     pipeline.kafka.send(pipeline.source, HUNDRED[:50], partition=0)
     other = second.start()
     assert looked.wait(60)
@@ -113,3 +120,84 @@ def test_a_query_whose_position_another_has_written_over_stops_with_both_names(
     assert pipeline.kafka.values(pipeline.target) == HUNDRED
     second.run()
     assert pipeline.kafka.values(second.target) == [b"more"]
+
+
+def only_partition(pipeline: Pipeline, number: int) -> Any:
+    """What a query reads that takes one partition of the input."""
+    reader = pipeline.spark.readStream.format("oncelog").option("kafka.bootstrap.servers", pipeline.kafka.servers)
+    options = {"assign": json.dumps({pipeline.source: [number]}), "startingOffsets": "earliest"}
+    return reader.options(**options).load().select("key", "value")
+
+
+def test_what_another_query_has_read_of_a_new_partition_is_not_skipped(pipeline: Pipeline, second: Pipeline) -> None:
+    pipeline.kafka.send(pipeline.source, HUNDRED[:50], partition=0)
+    pipeline.run()
+    pipeline.kafka.grow(pipeline.source, 3)
+    pipeline.kafka.send(pipeline.source, HUNDRED[50:], partition=2)
+    second.run(only_partition(second, 2))
+    assert pipeline.kafka.values(second.target) == HUNDRED[50:]
+    with pytest.raises(Exception, match=f"two queries use group {pipeline.id}.*transactional id {second.id}"):
+        pipeline.run()
+    pipeline.settings["on_new_checkpoint"] = "reprocess"
+    pipeline.run()
+    assert pipeline.kafka.values(pipeline.target) == HUNDRED
+
+
+def test_what_a_consumer_of_the_group_has_read_is_not_skipped(pipeline: Pipeline) -> None:
+    pipeline.kafka.send(pipeline.source, HUNDRED[:50], partition=0)
+    pipeline.run()
+    pipeline.kafka.send(pipeline.source, HUNDRED[50:], partition=1)
+    pipeline.kafka.commit(pipeline.id, pipeline.source, {1: 50})
+    with pytest.raises(Exception, match="or the group's offsets were changed"):
+        pipeline.run()
+    pipeline.kafka.commit(pipeline.id, pipeline.source, {1: 0})
+    pipeline.run()
+    assert pipeline.kafka.values(pipeline.target) == HUNDRED
+
+
+def test_a_batch_of_a_new_partition_that_another_query_commits_over_is_not_written_again(
+    pipeline: Pipeline, second: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a first batch: the other one has looked at the group before, and puts that partition back to where the
+    batch began. The partition is the first of all, and the only one that moves."""
+    began, go_on = hold_at("before_write")
+    reader = pipeline.spark.readStream.format("oncelog").option("kafka.bootstrap.servers", pipeline.kafka.servers)
+    pattern = {"subscribePattern": f"(a-)?{pipeline.source}", "startingOffsets": "earliest"}
+    rows = reader.options(**pattern).load().select("key", "value")
+    pipeline.kafka.send(pipeline.source, HUNDRED[:50])
+    query = pipeline.start(rows, processingTime="0 seconds")
+    assert began.wait(60)
+    second.source = pipeline.kafka.create(f"a-{pipeline.source}")
+    looked, commit_over = hold_at("after_last_look")
+    other = second.start()
+    assert looked.wait(60)
+    pipeline.kafka.send(second.source, HUNDRED[50:])
+    crash_in_the_sink(monkeypatch, "after_commit", 2)
+    go_on.set()
+    with pytest.raises(Exception, match="SimulatedCrash"):
+        query.awaitTermination()
+    commit_over.set()
+    other.awaitTermination()
+    with pytest.raises(Exception, match="CannotResume"):
+        pipeline.run(rows)
+    assert pipeline.kafka.values(pipeline.target) == HUNDRED
+
+
+@on_brokers(SHARED, APACHE[-1])
+def test_a_query_that_goes_on_for_another_fences_it(pipeline: Pipeline, second: Pipeline) -> None:
+    """The other one has looked at the group for the last time, and is about to commit the same input."""
+    pipeline.kafka.send(pipeline.source, HUNDRED[:50], partition=0)
+    pipeline.run()
+    looked, go_on = hold_at("after_last_look")
+    pipeline.kafka.send(pipeline.source, HUNDRED[50:], partition=0)
+    first = pipeline.start()
+    assert looked.wait(60)
+    second.target = pipeline.target
+    second.options |= {"startingOffsets": "committed", "kafka.group.id": pipeline.id}
+    try:
+        second.run()
+    finally:
+        go_on.set()
+    with pytest.raises(Exception, match=f"another driver has taken over transactional id {pipeline.id}"):
+        first.awaitTermination()
+    assert pipeline.kafka.values(pipeline.target) == HUNDRED

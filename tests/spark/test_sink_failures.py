@@ -350,7 +350,7 @@ def test_of_two_queries_with_one_transactional_id_the_older_stops(loaded: Pipeli
     second = twin.start(processingTime="100 milliseconds")
     wait_until(lambda: second.recentProgress)
     loaded.kafka.send(loaded.source, [(b"more", b"more")])
-    with pytest.raises(Exception, match="If a second query uses the same transactional id, give it its own"):
+    with pytest.raises(Exception, match="If a second query uses the same transactional id or the same group"):
         first.awaitTermination(60)
     assert second.isActive
     second.stop()

@@ -8,8 +8,8 @@ the note is the truth about what was written, whatever Spark's checkpoint rememb
     is of this batch, of the same plan                                                         skip: it was written, and
                                                                                                Spark did not note that
     is of an earlier batch                 begins where the group stands                       write
-    is of another batch or plan            lies behind where the group stands, and the query   skip
-                                           keeps no state
+    is of another batch or plan            lies behind where the query has come, by its own    skip
+                                           notes, and the query keeps no state
                                            reaches beyond, or cannot be compared               refuse: the checkpoint
                                                                                                is an old copy
     there is none, the group is new        was planned by an earlier run, after others that    refuse: the group that
@@ -23,9 +23,14 @@ the note is the truth about what was written, whatever Spark's checkpoint rememb
                                            is a later one                                      refuse: two queries share
                                                                                                the group
     any, and another query's lies over it  reads on in that partition                          refuse: the same
+    any, and another query's lies          begins there for the first time, and where the      write
+    elsewhere                              group stands
+                                           begins there for the first time, elsewhere          refuse: the same
 
 The first transaction of a query commits all its positions, so that whoever writes one of them later is another query.
 Later ones commit what has moved, and from time to time all of them, so that none expires while the others are in use.
+Each leaves a note where its query had one before, so that somebody else who writes over it has written over a position
+of that query. A query that is about to write over notes of another one has the transactional ids in them fenced first.
 The sink looks again right before it commits: a group whose offsets have moved since the verdict is judged anew.
 
 Offsets compare batches only when all sources have Kafka's and no partition is read at two positions. Otherwise only
@@ -100,10 +105,17 @@ def committed_places(batch: MicroBatch, batch_id_partition: TopicPartition | Non
 
 
 def changed_offsets(offsets: Committed, committed: Committed) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Those of a batch's offsets that the group does not have yet, and always the first one, which has the note of the
-    batch."""
+    """Those of a batch's offsets that the group does not have yet, and always the first one, which says what it has
+    read of tables, and the first one that the query has committed before."""
     first = min(offsets)
-    return {p: offset for p, offset in offsets.items() if p == first or _is_new(offset, committed.get(p))}
+    before = min((p for p, offset in offsets.items() if _is_of_same_query(offset, committed.get(p))), default=first)
+    return {p: offset for p, offset in offsets.items() if p in (first, before) or _is_new(offset, committed.get(p))}
+
+
+def _is_of_same_query(offset: OffsetAndMetadata, before: OffsetAndMetadata | None) -> bool:
+    old = None if before is None else Note.from_text(before.metadata)
+    new = Note.from_text(offset.metadata)
+    return old is not None and new is not None and old.query_id == new.query_id
 
 
 def _is_new(offset: OffsetAndMetadata, before: OffsetAndMetadata | None) -> bool:
@@ -159,8 +171,9 @@ def judge(
     mismatch = _start_mismatch(batch, committed, on_new_checkpoint)
     if mismatch is None and _is_next(batch, own):
         return Verdict.WRITE
-    if batch.offsets_tell_all and behind and not keeps_state():
+    if batch.offsets_tell_all and behind and _has_read(batch, committed) and not keeps_state():
         return Verdict.SKIP
+    _check_appeared(batch, committed, group)
     raise CannotResume(_old_copy(batch, own, committed, group, mismatch))
 
 
@@ -171,6 +184,18 @@ def former_id(batch: MicroBatch, committed: Committed, transactional_id: str) ->
         return None
     # One that was cut is no id.
     return own.writer if len(own.writer) < WRITER_CHARACTERS_MAX else None
+
+
+def writers_before(
+    batch: MicroBatch, committed: Committed, batch_id_partition: TopicPartition | None, transactional_id: str
+) -> set[str]:
+    """The transactional ids of other queries whose positions the batch is about to write over."""
+    places = committed_places(batch, batch_id_partition)
+    notes = (Note.from_text(committed[place].metadata) for place in places if place in committed)
+    writers = {note.writer for note in notes if note is not None and note.query_id != batch.query_id}
+    # One that was cut is no id.
+    whole = {writer for writer in writers if writer is not None and len(writer) < WRITER_CHARACTERS_MAX}
+    return whole - {transactional_id}
 
 
 def _newest_own(batch: MicroBatch, committed: Committed) -> Note | None:
@@ -188,6 +213,13 @@ def _is_next(batch: MicroBatch, own: Note) -> bool:
 
 def _lies_behind(end: Offsets, committed: Committed) -> bool:
     return all(partition in committed and offset <= committed[partition].offset for partition, offset in end.items())
+
+
+def _has_read(batch: MicroBatch, committed: Committed) -> bool:
+    """Whether the offsets of all that the batch reads are this query's own."""
+    start = batch.start or {}
+    notes = (Note.from_text(committed[p].metadata) for p, offset in batch.end.items() if start.get(p) != offset)
+    return all(note is not None and note.query_id == batch.query_id for note in notes)
 
 
 def _start_mismatch(batch: MicroBatch, committed: Committed, policy: NewCheckpoint) -> str | None:
@@ -219,6 +251,15 @@ def _check_not_shared(
         note = Note.from_text(committed[partition].metadata)
         if note is not None and note.query_id != batch.query_id:
             raise CannotResume(_shared(batch, partition, committed[partition].offset, note, group))
+
+
+def _check_appeared(batch: MicroBatch, committed: Committed, group: str) -> None:
+    """Raise CannotResume for a partition that the query begins with, where another query has come elsewhere."""
+    start = batch.start or {}
+    for partition in sorted((batch.appeared & committed.keys()) - batch.set_back):
+        stands, note = committed[partition].offset, Note.from_text(committed[partition].metadata)
+        if note is not None and note.query_id != batch.query_id and start.get(partition) != stands:
+            raise CannotResume(_appeared(batch, partition, stands, note, group))
 
 
 def _check_new_checkpoint(
@@ -316,6 +357,17 @@ def _shared(batch: MicroBatch, partition: TopicPartition, stands: int, note: Not
         f"over it, at offset {stands}. A group belongs to one query, or each takes the other's offsets for its own: "
         "stop one of them and give it a group_id of its own. If the other query has replaced this one for good, let "
         "this one end"
+    )
+
+
+def _appeared(batch: MicroBatch, partition: TopicPartition, stands: int, note: Note, group: str) -> str:
+    begins = _positions(partition, (batch.start or {}).get(partition), stands)
+    return (
+        f"two queries use group {group}: this is query {batch.query_id} of checkpoint {batch.checkpoint}, which begins "
+        f"with {partition} now, and query {note.query_id}{_written_by(note)} has written its position there: {begins}. "
+        "A group belongs to one query, or each takes the other's offsets for its own: stop one of them and give it a "
+        'group_id of its own. If the other query has ended for good, pass on_new_checkpoint="reprocess" to read that '
+        "input again on purpose"
     )
 
 

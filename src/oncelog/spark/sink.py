@@ -38,6 +38,7 @@ from oncelog.spark.resume import (
     former_id,
     judge,
     offsets_to_commit,
+    writers_before,
 )
 from oncelog.spark.rows import plain_columns
 from oncelog.spark.sink_options import (
@@ -236,6 +237,7 @@ class ExactlyOnceSink:
             self._group = group
             self._reports.append(BatchReport(batch.batch_id, attempt))
             return None
+        self._fence_others(identity, known, committed, offsets)
         # 2. All tasks write with the driver's producer id and epoch.
         failpoints.hit("spark.sink.before_write")
         began_s = time.monotonic()
@@ -293,12 +295,31 @@ class ExactlyOnceSink:
             former,
             options.transactional_id,
         )
+        self._fence(identity, former)
+
+    def _fence_others(self, identity: Identity, batch: MicroBatch, committed: Committed, offsets: Committed) -> None:
+        """Another query may be about to commit where this one goes on: it would see its offsets too late."""
+        options = self.transactor.options
+        others = writers_before(batch, committed, options.batch_id_partition, options.transactional_id)
+        if not others:
+            return
+        for other in sorted(others):
+            logger.warning(
+                "query %s goes on in group %s where another query was, with transactional id %s, which is fenced",
+                batch.query_id,
+                options.group_id,
+                other,
+            )
+            self._fence(identity, other)
+        self._check_unmoved(identity, committed, offsets)
+
+    def _fence(self, identity: Identity, transactional_id: str) -> None:
         try:
-            TransactionClient(identity.client).init(former, options.transaction_timeout_ms)
+            TransactionClient(identity.client).init(transactional_id, self.transactor.options.transaction_timeout_ms)
         except KafkaError as error:
             if error.code != ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
                 raise
-            logger.warning("transactional id %s may not be used by this query any more: it is not fenced", former)
+            logger.warning("transactional id %s may not be used by this query: it is not fenced", transactional_id)
 
     def _check_unmoved(self, identity: Identity, before: Committed, offsets: Committed) -> None:
         """Raise GroupMoved when somebody else has written where this batch is going to. The next attempt judges it."""

@@ -84,9 +84,9 @@ class Transactor:
         return DriverFenced(
             f"{what}: another driver has taken over transactional id {self.options.transactional_id}, or the "
             f"transaction was open for longer than {self.options.transaction_timeout_ms} ms. {visible}. "
-            "If a second query uses the same transactional id, give it its own; if the batch is too slow, raise "
-            "transaction_timeout_ms or make batches smaller (maxOffsetsPerTrigger); else this driver was replaced and "
-            f"can go. ({error})"
+            "If a second query uses the same transactional id or the same group, give it its own; if the batch is too "
+            "slow, raise transaction_timeout_ms or make batches smaller (maxOffsetsPerTrigger); else this driver was "
+            f"replaced and can go. ({error})"
         )
 
 
