@@ -73,8 +73,8 @@ class Metadata:
         # The partitions of a topic follow each other. An id is hashed once for all of them, which takes its time.
         changed = (topic_id for topic_id, _ in groupby(key.topic_id for key in delta.partitions))
         for topic_id in dict.fromkeys(chain(changed, configured)):
-            if topic_id in image.topics:
-                topic = self._topic(image.topics[topic_id])
+            if (found := image.topics.get(topic_id)) is not None:
+                topic = self._topic(found)
                 self.topics[topic.name] = self.topics_by_id[topic_id] = topic
         if delta.has_broker_settings:
             self.broker_configs = broker_configs(image)
@@ -87,7 +87,8 @@ class Metadata:
             self.quotas |= {entity: dict(rates) for entity, rates in image.quotas.items()}
 
     def _topic(self, image: TopicImage) -> Topic:
-        configs = known_settings(TOPIC_CONFIG, self.image.topic_settings(image.name), f"topic {image.name}")
+        settings = self.image.topic_settings(image.name)
+        configs = known_settings(TOPIC_CONFIG, settings, f"topic {image.name}") if settings else {}
         return Topic(image.name, image.topic_id, len(image.partitions), configs)
 
     def has_partition(self, topic: str, index: int) -> bool:

@@ -73,8 +73,8 @@ class MetadataDraft:
     def go_above(self, epochs: Mapping[str, int]) -> None:
         """Epochs of topics that were seen. Each start has given all topics a new one: one that it is behind with tells
         how many starts are lost."""
-        known = ((topic, epochs.get(topic.name, -1)) for topic in self.image.topics.values())
-        lost = max((seen + 1 - self.epoch_of(topic) for topic, seen in known), default=0)
+        known = ((self.image.topic(name), seen) for name, seen in epochs.items())
+        lost = max((seen + 1 - self.epoch_of(topic) for topic, seen in known if topic is not None), default=0)
         if lost > 0:
             self._lost_epochs += lost
             self.has_changed = True

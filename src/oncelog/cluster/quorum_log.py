@@ -134,11 +134,13 @@ class QuorumLog:
         """The last offset that the image contains."""
 
     def begin_with(self, image: Image, quorum: Quorum, *, end_offset: int, epoch: int) -> None:
-        """What the controller in the same process has committed: it is not decoded again. The first update tells what
-        has changed since."""
+        """What the controller in the same process has committed and applied: it is not decoded again. The next update
+        tells what has changed since, and nothing of what came before."""
         self._replay, self.image, self.quorum = Replay(image), image, quorum
         self._applied_end, self._applied_epoch, self._high_watermark = end_offset, epoch, end_offset
         self._epoch = epoch
+        self._download = None
+        self._held.clear()
         self._has_news = True
 
     @property

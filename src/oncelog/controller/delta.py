@@ -90,7 +90,7 @@ class Delta:
             features=_changes(before.features, after.features, at.features),
             brokers=_changes(before.brokers, after.brokers, at.brokers),
             controllers=_changes(before.controllers, after.controllers, at.controllers),
-            topics={key: change for key, change in topics.items() if None in change},
+            topics={key: change for key, change in topics.items() if None in change} if before.topics else topics,
             partitions=(yield from _partition_changes(topics)),
             settings=_changes(before.settings, after.settings, at.settings),
             quotas=_changes(before.quotas, after.quotas, at.quotas),
@@ -124,6 +124,8 @@ def _all_keys(before: Mapping[K, V], after: Mapping[K, V]) -> Iterable[K]:
 
 
 def _changes(before: Mapping[K, V], after: Mapping[K, V], keys: Iterable[K]) -> dict[K, Change[V]]:
+    if not before:
+        return {key: Change(None, value) for key, value in after.items()}  # as at a start, when there may be thousands
     gone: dict[K, Change[V]] = {}
     changes: dict[K, Change[V]] = {}
     for key in keys:

@@ -6,6 +6,7 @@ The order is Kafka's: metadata.version first, since it tells which versions of r
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -48,8 +49,12 @@ def versioned(message: Message, level: int) -> VersionedRecord:
     """A record in the version that is written at a level of metadata.version."""
     if isinstance(message, BrokerRegistrationChangeRecord):
         return VersionedRecord(message, _change_version(message))
-    versions = _LEVELS.get(type(message), ((0, 0),))
-    return VersionedRecord(message, next(version for since, version in versions if level >= since))
+    return VersionedRecord(message, _version(type(message), level))
+
+
+@lru_cache
+def _version(cls: type[Message], level: int) -> int:
+    return next(version for since, version in _LEVELS.get(cls, ((0, 0),)) if level >= since)
 
 
 def _change_version(change: BrokerRegistrationChangeRecord) -> int:

@@ -26,7 +26,7 @@ from oncelog.controller.image_records import versioned
 from oncelog.controller.placement import Below
 from oncelog.controller.registration import register_broker, register_controller, unregister_broker
 from oncelog.controller.registrations import BrokerRegistration
-from oncelog.controller.replay import Replay
+from oncelog.controller.replay import ENDS, Replay
 from oncelog.controller.view import MIN_ISR, View
 from oncelog.core.config import Settings
 from oncelog.core.config_resources import ResourceType
@@ -107,7 +107,10 @@ class Machine:
     def apply_in_steps(self, records: Iterable[tuple[int, Message]]) -> Iterator[None]:
         """Offsets and records. Nothing of them is in the view before the end."""
         for offset, record in records:
-            yield from self._replay.apply_in_steps(record)
+            if isinstance(record, ENDS):
+                yield from self._replay.apply_in_steps(record)
+            else:
+                self._replay.apply(record)
             if isinstance(record, RegisterBrokerRecord):
                 self._registered_offsets[NodeId(record.broker_id)] = offset
             yield
@@ -319,12 +322,15 @@ _ALWAYS_SMALL: Final = (PartitionRecord, PartitionChangeRecord, TopicRecord, Rem
 """They come in thousands, and have nothing in them that is as long as a client likes."""
 
 
+_OF_CLIENTS: Final = (ClientQuotaRecord, AccessControlEntryRecord, UserScramCredentialRecord)
+
+
 def _is_needed(record: Message) -> bool:
     """Whether there is always room for it: for settings of brokers and of internal topics, which are few, and for what
     has no settings."""
     if isinstance(record, ConfigRecord):
         return record.resource_type == ResourceType.BROKER or record.resource_name in INTERNAL_TOPICS
-    return not isinstance(record, ClientQuotaRecord | AccessControlEntryRecord | UserScramCredentialRecord)
+    return not isinstance(record, _OF_CLIENTS)
 
 
 def _check_size(record: Message, level: int) -> None:

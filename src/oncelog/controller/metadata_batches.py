@@ -54,11 +54,9 @@ def read_batches(
         if beginnings is not None and not header.is_control and not find_in_records(data, position, beginnings):
             yield MetadataBatch(header, [], [])
             continue
-        wanted = [
-            record
-            for record in decode_records(data, position)
-            if header.base_offset + record.offset_delta >= start_offset
-        ]
+        wanted = decode_records(data, position)
+        if header.base_offset < start_offset:
+            wanted = [record for record in wanted if header.base_offset + record.offset_delta >= start_offset]
         if header.is_control:
             yield MetadataBatch(header, [], [control for record in wanted if (control := _control(record)) is not None])
         else:

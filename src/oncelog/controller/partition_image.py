@@ -61,20 +61,23 @@ class PartitionImage:
         )
 
     def merged(self, change: PartitionChangeRecord) -> Self:
-        replicas = _changed(self.replicas, change.replicas)
+        replicas = self.replicas if change.replicas is None else _ids(change.replicas)
         directories = self.directories
         if change.directories is not None or change.replicas is not None:
             directories = _directories(directories if change.directories is None else change.directories, len(replicas))
         has_leader = change.leader != NO_LEADER_CHANGE
         recovery = change.leader_recovery_state
+        isr, elr, last_known_elr = change.isr, change.eligible_leader_replicas, change.last_known_elr
+        removing, adding = change.removing_replicas, change.adding_replicas
+        # Without a call for each: most changes name a leader and nothing else, and come for all partitions at once.
         return type(self)(
             replicas=replicas,
             directories=directories,
-            isr=_changed(self.isr, change.isr),
-            removing_replicas=_changed(self.removing_replicas, change.removing_replicas),
-            adding_replicas=_changed(self.adding_replicas, change.adding_replicas),
-            elr=_changed(self.elr, change.eligible_leader_replicas),
-            last_known_elr=_changed(self.last_known_elr, change.last_known_elr),
+            isr=self.isr if isr is None else _ids(isr),
+            removing_replicas=self.removing_replicas if removing is None else _ids(removing),
+            adding_replicas=self.adding_replicas if adding is None else _ids(adding),
+            elr=self.elr if elr is None else _ids(elr),
+            last_known_elr=self.last_known_elr if last_known_elr is None else _ids(last_known_elr),
             leader=NodeId(change.leader) if has_leader else self.leader,
             is_recovering=self.is_recovering if recovery == _NO_RECOVERY_CHANGE else _is_recovering(recovery),
             leader_epoch=LeaderEpoch(self.leader_epoch + has_leader),
@@ -103,14 +106,10 @@ def _ids(numbers: Iterable[int]) -> tuple[NodeId, ...]:
     return tuple(numbers)  # type: ignore[arg-type]  # NodeId is an int, and a call for each would take longer than all else
 
 
-def _changed(old: tuple[NodeId, ...], new: list[int] | None) -> tuple[NodeId, ...]:
-    return old if new is None else _ids(new)
-
-
 def _directories(given: Iterable[UUID], count: int) -> tuple[UUID, ...]:
     """Replicas without any known directory may change in number without a word about directories."""
     directories = tuple(given)
-    if all(directory == MIGRATING_DIRECTORY for directory in directories):
+    if directories == (MIGRATING_DIRECTORY,) * len(directories):
         return (MIGRATING_DIRECTORY,) * count
     return directories
 

@@ -56,6 +56,9 @@ from oncelog.protocol.messages.cluster_metadata import (
 )
 from oncelog.protocol.schema import Message
 
+ENDS: Final = (EndTransactionRecord, AbortTransactionRecord)
+"""Records that may take many steps. All others take one."""
+
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -133,7 +136,7 @@ class Replay:
         """Apply a record. The end of a transaction takes many steps, between which the image must not be read."""
         if isinstance(record, BeginTransactionRecord):
             self._begin(record)
-        elif isinstance(record, EndTransactionRecord | AbortTransactionRecord):
+        elif isinstance(record, ENDS):
             yield from self._finish(record)
         elif self._transaction is not None:
             self._transaction.append(record)

@@ -18,6 +18,7 @@ from typing import Any, Final
 KEPT_BYTES: Final = 32 * 1024 * 1024
 """Freed memory that may stay. Also the largest block that comes from the heap, which is as large as glibc allows."""
 GARBAGE_THRESHOLDS: Final = (2_000, 10, 1_000)
+START_THRESHOLDS: Final = (100_000, 10, 1_000)
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 
@@ -40,6 +41,12 @@ def collect_garbage_rarely() -> None:
     leaves behind is freed by its reference counts. By default a single answer with many elements sets one off."""
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
+
+
+def collect_garbage_hardly() -> None:
+    """While a broker starts: it makes some tens of objects for each partition, and all of them stay."""
+    gc.freeze()
+    gc.set_threshold(*START_THRESHOLDS)
 
 
 def give_freed_memory_back() -> None:

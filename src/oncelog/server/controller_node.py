@@ -225,6 +225,11 @@ class ControllerNode:
     def _is_busy(self) -> bool:
         return self._is_appending or self._deciding is not None or self._applying is not None
 
+    @property
+    def is_applied(self) -> bool:
+        """Whether the machine knows all that is committed."""
+        return self._applying is None
+
     def _do_what_waits(self) -> None:
         while self._when_idle and self._deciding is None and self._applying is None:
             self._when_idle.popleft()()

@@ -17,7 +17,7 @@ from oncelog.core.address import Address
 from oncelog.core.broker_config import BROKER_CONFIG, check_roles, is_controller, warnings_of
 from oncelog.core.config import ConfigError, Settings
 from oncelog.core.properties import decode_properties, parse_properties
-from oncelog.server.allocator import collect_garbage_rarely, keep_freed_memory
+from oncelog.server.allocator import collect_garbage_hardly, collect_garbage_rarely, keep_freed_memory
 from oncelog.server.operator_log import set_up_logging
 from oncelog.server.server import NO_USERS, ClusterRefusal, FirstUsers, Server
 from oncelog.storage import fsyncs
@@ -131,7 +131,7 @@ def run(
     """Serves until a signal asks to stop. Whoever holds its standard input may give it orders, see `orders`."""
     os.umask(int(settings.text("oncelog.umask"), 8))
     keep_freed_memory()
-    collect_garbage_rarely()  # also while it starts, when thousands of objects come that stay
+    collect_garbage_hardly()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(data_dir, settings, on_ready, first_users, takes_orders))

@@ -206,7 +206,10 @@ class Membership:
 
     def _follow(self, number: int, answer: Answer) -> Steps[None]:
         now_ms = self._broker.steady_ms()
-        update = None
+        update, controller = None, self._broker.own_controller
+        if controller is not None and self.quorum.leader is not None and not self.loaded.done:
+            # Until the first image is applied nobody asks what has changed. After a kill that is every partition.
+            controller.hand_over(self.quorum)
         try:
             if isinstance(answer, FetchResponse):
                 update = yield from self.quorum.on_fetch_in_steps(number, answer, now_ms)

@@ -78,8 +78,8 @@ class MetadataChanges:
             )
             if not is_ours:
                 log_dir.set_aside(partition)
-        for topic in metadata.topics.values():
-            at_once(self._broker.partitions.reconfigure(topic))
+        for name in dict.fromkeys(partition.topic for partition in log_dir.logs):
+            at_once(self._broker.partitions.reconfigure(metadata.topics[name]))
 
     def _follow_settings(self, delta: Delta) -> Steps[None]:
         """And ACLs and quotas."""

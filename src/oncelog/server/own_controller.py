@@ -170,9 +170,10 @@ class OwnController:
             self.facts.write(self._path, folder_follows=True)
 
     def hand_over(self, follower: QuorumLog) -> None:
-        """The broker begins with what was read here. A transaction that is open is for its own eyes."""
+        """The broker goes on with what was read or decided here, if it is behind. Of half an append it reads for
+        itself."""
         committed = self.log.committed
-        if not committed.is_in_transaction:
+        if committed.end_offset > follower.end_offset and self.node.is_applied and not committed.is_in_transaction:
             image = self.node.machine.view.image
             follower.begin_with(image, committed.quorum, end_offset=committed.end_offset, epoch=committed.last_epoch)
 

@@ -190,7 +190,7 @@ class TxnRuntime:
 
     def _abort_unknown_transactions(self) -> None:
         """Abort transactions that are open on a partition and known to no shard: nothing else would ever end them."""
-        if self._unloaded:
+        if self._unloaded or not self._open_transactions:
             return
         from oncelog.coordinator.txn.recovery import MissingMarker
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -473,6 +474,25 @@ def test_a_start_decodes_each_record_once_and_a_clean_stop_leaves_no_more_than_t
     assert 1000 < decoded < 1050
     assert node.broker.metadata.topics["wide"].configs == {"retention.ms": "1"}
     assert node.produce("wide", [b"one"], partition=999).error_code == ErrorCode.NONE
+
+
+def test_a_start_after_a_kill_decodes_each_change_once(node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    create(node, "wide", 400)
+    kinds: Counter[str] = Counter()
+    decode = cluster_metadata.decode_metadata_record
+
+    def count(value: Any) -> Any:
+        record = decode(value)
+        kinds[record.type_name] += 1
+        return record
+
+    with monkeypatch.context() as patch:
+        patch.setattr(metadata_batches, "decode_metadata_record", count)
+        node.restart(clean=False)
+    assert (kinds["PARTITION_RECORD"], kinds["PARTITION_CHANGE_RECORD"]) == (400, 400)
+    assert leader_epoch(node, "wide") == 1
+    create(node, "more")
+    assert "more" in node.broker.metadata.topics, "it goes on to follow the log"
 
 
 def test_a_node_that_is_killed_again_and_again_has_no_more_to_read_each_time(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -386,6 +387,11 @@ def decode_metadata_record(value: Readable) -> MetadataRecord:
 
 
 def encode_metadata_record(message: Message, version: int) -> bytes:
-    number = _TYPE_NUMBERS.get(type(message))
-    invariant(number is not None, "%s is no metadata record", type(message).__name__)
-    return bytes([_FRAME_VERSION]) + uvarint(number or 0) + uvarint(version) + encode_bytes(message, version)
+    return _beginning(type(message), version) + encode_bytes(message, version)
+
+
+@lru_cache
+def _beginning(cls: type[Message], version: int) -> bytes:
+    number = _TYPE_NUMBERS.get(cls)
+    invariant(number is not None, "%s is no metadata record", cls.__name__)
+    return bytes([_FRAME_VERSION]) + uvarint(number or 0) + uvarint(version)
