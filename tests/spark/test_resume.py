@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -430,17 +431,24 @@ def test_what_others_have_read_is_not_skipped() -> None:
     assert verdict(batch(2, {P0: 8, P1: 5}, {P0: 6, P1: 5}), {**own, **by_consumer}) is Verdict.SKIP
 
 
-def test_a_batch_leaves_a_note_where_its_query_had_one() -> None:
-    """Another query may read all that it moves, and put that back: its own partitions tell then."""
-    before = committed("q", 3, {P1: 10, P2: 7})
-    again = batch(4, {P0: 5, P1: 10, P2: 7}, {P0: 0, P1: 10, P2: 7}, appeared=frozenset({P0}))
-    now = offsets_to_commit(again, BATCH_ID_PARTITION)
-    noted = changed_offsets(now, before)
-    assert noted.keys() == {P0, P1}
-    assert verdict(again, {**before, **noted}) is Verdict.SKIP
-    for put_back_to in (0, 3):
-        with pytest.raises(CannotResume):
-            verdict(again, {**before, **noted, **committed("other", 0, {P0: put_back_to})})
+def test_a_batch_that_was_run_before_is_refused_if_others_have_committed_all_it_moved() -> None:
+    own, by_consumer = committed("q", 3, {P0: 10}), {P1: OffsetAndMetadata(5, "")}
+    moved_one = batch(4, {P0: 10, P1: 8}, {P0: 10, P1: 5}, planned_before=True)
+    with pytest.raises(CannotResume, match="somebody else has committed offset 5 of orders-1"):
+        verdict(moved_one, {**own, **by_consumer})
+    assert verdict(moved_one, {**own, **by_consumer}, NewCheckpoint.REPROCESS) is Verdict.WRITE
+    with pytest.raises(CannotResume, match="may have been written"):
+        verdict(moved_one, {P0: OffsetAndMetadata(10, ""), **by_consumer})
+    assert verdict(dataclasses.replace(moved_one, planned_before=False), {**own, **by_consumer}) is Verdict.WRITE
+    # Another query may have begun with all that it moved, and put that back to where the batch began.
+    with pytest.raises(CannotResume, match="somebody else has committed offset 0 of orders-2"):
+        one = batch(4, {P0: 10, P2: 5}, {P0: 10, P2: 0}, planned_before=True, appeared=frozenset({P2}))
+        verdict(one, {**own, **committed("other", 0, {P2: 0})})
+    # Its commit would have left a note in the other one too, or an offset where there is none.
+    moved_both = batch(4, {P0: 12, P1: 8}, {P0: 10, P1: 5}, planned_before=True)
+    assert verdict(moved_both, {**own, **by_consumer}) is Verdict.WRITE
+    appeared = batch(4, {P0: 10, P1: 8, P2: 1}, {P0: 10, P1: 5, P2: 0}, planned_before=True, appeared=frozenset({P2}))
+    assert verdict(appeared, {**own, **by_consumer}) is Verdict.WRITE
 
 
 def test_offsets_that_a_tool_has_set_are_nobodys() -> None:

@@ -150,8 +150,32 @@ def test_what_a_consumer_of_the_group_has_read_is_not_skipped(pipeline: Pipeline
     pipeline.kafka.commit(pipeline.id, pipeline.source, {1: 50})
     with pytest.raises(Exception, match="or the group's offsets were changed"):
         pipeline.run()
-    pipeline.kafka.commit(pipeline.id, pipeline.source, {1: 0})
+    pipeline.settings["on_new_checkpoint"] = "reprocess"
     pipeline.run()
+    assert pipeline.kafka.values(pipeline.target) == HUNDRED
+
+
+@pytest.mark.parametrize("fate", ["dies", "does not learn of its commit"])
+def test_a_batch_that_a_consumer_of_the_group_commits_over_is_not_written_again(
+    pipeline: Pipeline, fate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It puts back all that the batch has moved, as a consumer does that commits once more where it was."""
+    pipeline.kafka.send(pipeline.source, HUNDRED[:50], partition=0)
+    pipeline.run()
+    pipeline.kafka.send(pipeline.source, HUNDRED[50:], partition=1)
+
+    def put_back() -> None:
+        pipeline.kafka.commit(pipeline.id, pipeline.source, {0: 50, 1: 0})
+
+    if fate == "dies":
+        crash_in_the_sink(monkeypatch, "after_commit", 1)
+        with pytest.raises(Exception, match="SimulatedCrash"):
+            pipeline.run()
+        put_back()
+    else:
+        lose_the_answer_to_a_commit(monkeypatch, meanwhile=put_back)
+    with pytest.raises(Exception, match="was run before and may have been written"):
+        pipeline.run()
     assert pipeline.kafka.values(pipeline.target) == HUNDRED
 
 

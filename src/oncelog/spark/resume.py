@@ -23,14 +23,15 @@ the note is the truth about what was written, whatever Spark's checkpoint rememb
                                            is a later one                                      refuse: two queries share
                                                                                                the group
     any, and another query's lies over it  reads on in that partition                          refuse: the same
+    is of an earlier batch, or there is    was run before, and others have committed all it    refuse: it may have been
+    none                                   moved since                                         written
     any, and another query's lies          begins there for the first time, and where the      write
     elsewhere                              group stands
                                            begins there for the first time, elsewhere          refuse: the same
 
 The first transaction of a query commits all its positions, so that whoever writes one of them later is another query.
 Later ones commit what has moved, and from time to time all of them, so that none expires while the others are in use.
-Each leaves a note where its query had one before, so that somebody else who writes over it has written over a position
-of that query. A query that is about to write over notes of another one has the transactional ids in them fenced first.
+A query that is about to write over notes of another one has the transactional ids in them fenced first.
 The sink looks again right before it commits: a group whose offsets have moved since the verdict is judged anew.
 
 Offsets compare batches only when all sources have Kafka's and no partition is read at two positions. Otherwise only
@@ -105,17 +106,10 @@ def committed_places(batch: MicroBatch, batch_id_partition: TopicPartition | Non
 
 
 def changed_offsets(offsets: Committed, committed: Committed) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Those of a batch's offsets that the group does not have yet, and always the first one, which says what it has
-    read of tables, and the first one that the query has committed before."""
+    """Those of a batch's offsets that the group does not have yet, and always the first one, which has the note of the
+    batch."""
     first = min(offsets)
-    before = min((p for p, offset in offsets.items() if _is_of_same_query(offset, committed.get(p))), default=first)
-    return {p: offset for p, offset in offsets.items() if p in (first, before) or _is_new(offset, committed.get(p))}
-
-
-def _is_of_same_query(offset: OffsetAndMetadata, before: OffsetAndMetadata | None) -> bool:
-    old = None if before is None else Note.from_text(before.metadata)
-    new = Note.from_text(offset.metadata)
-    return old is not None and new is not None and old.query_id == new.query_id
+    return {p: offset for p, offset in offsets.items() if p == first or _is_new(offset, committed.get(p))}
 
 
 def _is_new(offset: OffsetAndMetadata, before: OffsetAndMetadata | None) -> bool:
@@ -160,6 +154,7 @@ def judge(
     if own is None:
         if on_new_checkpoint is NewCheckpoint.REFUSE:
             _check_new_checkpoint(batch, committed, batch_id_partition, group)
+            _check_traces(batch, committed, group)
             if batch.is_first_to_commit:
                 _check_never_committed(
                     batch, committed, committed_places(batch, batch_id_partition), group, marks_left()
@@ -170,6 +165,8 @@ def judge(
         return Verdict.SKIP
     mismatch = _start_mismatch(batch, committed, on_new_checkpoint)
     if mismatch is None and _is_next(batch, own):
+        if on_new_checkpoint is NewCheckpoint.REFUSE:
+            _check_traces(batch, committed, group)
         return Verdict.WRITE
     if batch.offsets_tell_all and behind and _has_read(batch, committed) and not keeps_state():
         return Verdict.SKIP
@@ -218,8 +215,12 @@ def _lies_behind(end: Offsets, committed: Committed) -> bool:
 def _has_read(batch: MicroBatch, committed: Committed) -> bool:
     """Whether the offsets of all that the batch reads are this query's own."""
     start = batch.start or {}
-    notes = (Note.from_text(committed[p].metadata) for p, offset in batch.end.items() if start.get(p) != offset)
-    return all(note is not None and note.query_id == batch.query_id for note in notes)
+    return all(_is_own(batch, committed[p]) for p, offset in batch.end.items() if start.get(p) != offset)
+
+
+def _is_own(batch: MicroBatch, committed: OffsetAndMetadata) -> bool:
+    note = Note.from_text(committed.metadata)
+    return note is not None and note.query_id == batch.query_id
 
 
 def _start_mismatch(batch: MicroBatch, committed: Committed, policy: NewCheckpoint) -> str | None:
@@ -251,6 +252,20 @@ def _check_not_shared(
         note = Note.from_text(committed[partition].metadata)
         if note is not None and note.query_id != batch.query_id:
             raise CannotResume(_shared(batch, partition, committed[partition].offset, note, group))
+
+
+def _check_traces(batch: MicroBatch, committed: Committed, group: str) -> None:
+    """Raise CannotResume for a batch that may have been written, if nothing is left of what its commit would have left.
+
+    It would have left a note in all that it moved. If one of these has no offset yet, or an older note, it was not
+    committed; if others have committed all of them since, nothing tells.
+    """
+    if not batch.planned_before or batch.is_first_to_commit:
+        return
+    start = batch.start or {}
+    moved = sorted(p for p, offset in batch.end.items() if start.get(p) != offset)
+    if moved and all(p in committed and not _is_own(batch, committed[p]) for p in moved):
+        raise CannotResume(_no_trace(batch, moved[0], committed[moved[0]].offset, group))
 
 
 def _check_appeared(batch: MicroBatch, committed: Committed, group: str) -> None:
@@ -391,6 +406,16 @@ def _forgotten(batch: MicroBatch, group: str) -> str:
         "deleted or has expired (offsets.retention.minutes). Choose one: give the group_id of the earlier run; or "
         "look whether the output has the batch, and if not, pass "
         'on_new_checkpoint="reprocess" to write it; if it has, start a new checkpoint behind it.'
+    )
+
+
+def _no_trace(batch: MicroBatch, partition: TopicPartition, stands: int, group: str) -> str:
+    return (
+        f"batch {batch.batch_id} of query {batch.query_id}, checkpoint {batch.checkpoint}, was run before and may have "
+        f"been written, and group {group} does not tell: somebody else has committed offset {stands} of {partition} "
+        "since. A group belongs to one query: let nothing else use it. Then choose one: look whether the output has "
+        'the batch, and if not, pass on_new_checkpoint="reprocess" to write it; if it has, start a new checkpoint '
+        "behind it."
     )
 
 

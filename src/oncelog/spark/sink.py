@@ -152,6 +152,8 @@ class ExactlyOnceSink:
     _columns: dict[str, Column] | None = None
     _committed_for: str | None = None
     _group: KnownGroup | None = None
+    _sent_commit_of: int | None = None
+    """The batch that this run has last tried to commit. If it is run again, it may have been written."""
     _reports: deque[BatchReport] = field(default_factory=lambda: deque(maxlen=REPORTS_MAX))
     _small: SmallBatches = field(default_factory=SmallBatches)
     _busy: threading.Lock = field(default_factory=threading.Lock)
@@ -221,6 +223,8 @@ class ExactlyOnceSink:
             drain(frame)
             self._reports.append(BatchReport(batch.batch_id, attempt, producer))
             return Written(0, 0, ())
+        if self._sent_commit_of == batch.batch_id:
+            batch = replace(batch, planned_before=True)
         group, self._group = self._group, None
         if group is None or group.run_id != batch.run_id:
             self._fence_former_id(identity, batch)
@@ -262,6 +266,7 @@ class ExactlyOnceSink:
         identity.client.commit_offsets(options.group_id, committing)
         # 4. The decision: output, offsets and note become visible together.
         failpoints.hit("spark.sink.before_commit")
+        self._sent_commit_of = batch.batch_id
         identity.commit()
         self._committed_for = batch.query_id
         self._group = group.after(committing, is_all=committing is offsets)
