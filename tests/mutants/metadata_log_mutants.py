@@ -228,6 +228,13 @@ METADATA_LOG_MUTANTS = [
         (suite("tests/unit/cluster/test_zookeeper_log.py", "-k", "of_another_history"),),
     ),
     Mutant(
+        "what the own controller has handed over is taken back by an answer of before",
+        "oncelog.cluster.quorum_log",
+        "if wanted.end_offset > self._applied_end or (wanted.end_offset >= 0 and wanted.epoch > self._applied_epoch):",
+        "if wanted.end_offset >= 0:",
+        (suite("tests/unit/cluster/test_quorum_log.py", "-k", "known_meanwhile"),),
+    ),
+    Mutant(
         "each look at a node in ZooKeeper has a watcher of its own",
         _CLIENT,
         "watch=_Watcher(self, on_event))",
