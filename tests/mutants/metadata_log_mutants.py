@@ -209,9 +209,30 @@ METADATA_LOG_MUTANTS = [
     Mutant(
         "a controller goes on behind what somebody else has written",
         _ZOOKEEPER_LOG,
-        "return None if last in (None, batch_in(node.data)) else",
+        "return None if last == batch_in(node.data) else",
         "return None if node.data else",
         (suite("tests/unit/cluster/test_zookeeper_log.py", "-k", "was_restored"),),
+    ),
+    Mutant(
+        "a controller behind a snapshot goes on with an older copy",
+        _ZOOKEEPER_LOG,
+        "if last is None and known is not None and pointer.name < known.name:",
+        "if False:",
+        (suite("tests/unit/cluster/test_zookeeper_log.py", "-k", "have_all_in_a_snapshot"),),
+    ),
+    Mutant(
+        "a snapshot of another history shortens the log",
+        _ZOOKEEPER_LOG,
+        "        if problem is not None:\n            raise _LostLog(problem)\n        self.committed.shorten",
+        "        self.committed.shorten",
+        (suite("tests/unit/cluster/test_zookeeper_log.py", "-k", "of_another_history"),),
+    ),
+    Mutant(
+        "what the own controller has handed over is taken back by an answer of before",
+        "oncelog.cluster.quorum_log",
+        "if wanted.end_offset > self._applied_end or (wanted.end_offset >= 0 and wanted.epoch > self._applied_epoch):",
+        "if wanted.end_offset >= 0:",
+        (suite("tests/unit/cluster/test_quorum_log.py", "-k", "known_meanwhile"),),
     ),
     Mutant(
         "each look at a node in ZooKeeper has a watcher of its own",

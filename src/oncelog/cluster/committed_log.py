@@ -59,6 +59,8 @@ class CommittedLog:
         self.end_offset = 0
         """The high watermark: nothing behind it is known to anybody but the active controller."""
         self.last_epoch = 0
+        self.last_batch: bytes | None = None
+        """Also if a snapshot has replaced it; None behind a snapshot that was read."""
         self.is_in_transaction = False
         self.bytes_since_snapshot = 0
         self._batches: list[bytes] = []
@@ -69,17 +71,13 @@ class CommittedLog:
     def batches_since_snapshot(self) -> int:
         return len(self._batches)
 
-    @property
-    def last_batch(self) -> bytes | None:
-        """None if a snapshot has replaced all."""
-        return self._batches[-1] if self._batches else None
-
     def load(self, snapshot: Snapshot) -> None:
         """Begin anew behind a snapshot that was read."""
         end_offset, epoch = snapshot.name
         self._batches, self._next_offsets, self._epochs = [], [], []
         self.start_offset = self.end_offset = end_offset
         self.last_epoch = epoch
+        self.last_batch = None
         self.is_in_transaction = False
         self.quorum = Quorum()
         first = next(read_batches(snapshot.data), None)
@@ -102,6 +100,7 @@ class CommittedLog:
         if not self._epochs or header.leader_epoch > self.last_epoch:
             self._epochs.append(EpochStart(header.leader_epoch, header.base_offset))
         self.last_epoch, self.end_offset = header.leader_epoch, header.next_offset
+        self.last_batch = batch
         self._batches.append(batch)
         self._next_offsets.append(self.end_offset)
         self.bytes_since_snapshot += len(batch)

@@ -300,8 +300,9 @@ class QuorumLog:
         self._connection += 1
 
     def _on_records(self, partition: PartitionData) -> Generator[None, None, Update | None]:
-        if partition.snapshot_id.end_offset >= 0:
-            wanted = partition.snapshot_id
+        wanted = partition.snapshot_id
+        # An answer from before `begin_with` can name a snapshot of what is known by now.
+        if wanted.end_offset > self._applied_end or (wanted.end_offset >= 0 and wanted.epoch > self._applied_epoch):
             self._download = _Download(SnapshotId(end_offset=wanted.end_offset, epoch=wanted.epoch), CheckpointReader())
             return None
         if partition.diverging_epoch.epoch >= 0:

@@ -44,6 +44,7 @@ from oncelog.cluster.zookeeper_nodes import (
     encode_leader,
     log_path,
     part_path,
+    snapshot_id,
 )
 from oncelog.cluster.zookeeper_snapshots import NotStored, StoredSnapshots
 from oncelog.controller.image_records import VersionedRecord
@@ -300,13 +301,23 @@ class ZooKeeperMetadataLog:
                 await self._pause()
             self._incomplete = pointer
             return True
-        self._take_snapshot(Snapshot(pointer.name, b"".join(data)), pointer.log)
+        snapshot = Snapshot(pointer.name, b"".join(data))
+        if pointer.log <= self._next_number:
+            await self._shorten(snapshot)
+        else:
+            self._take_snapshot(snapshot, pointer.log)
         return True
 
+    async def _shorten(self, snapshot: Snapshot) -> None:
+        """It says nothing new if it is of the log that was read. One that is not would be handed out as if it were."""
+        problem = await self._lost()
+        if problem is None and snapshot.name.end_offset > self.committed.end_offset:
+            problem = f"the snapshot {snapshot_id(snapshot.name)} is not of the log that was read"
+        if problem is not None:
+            raise _LostLog(problem)
+        self.committed.shorten(snapshot)
+
     def _take_snapshot(self, snapshot: Snapshot, log: int) -> None:
-        if log <= self._next_number:
-            self.committed.shorten(snapshot)
-            return
         self.committed.load(snapshot)
         self._next_number = log
         # What was sent is in the snapshot, or is not.
@@ -396,17 +407,20 @@ class ZooKeeperMetadataLog:
 
         It does not go on from there, since brokers have acted on the rest too.
         """
-        number = self._next_number
+        number, last, known = self._next_number, self.committed.last_batch, self.committed.snapshot
         if number == 0:
             return None
         path = log_path(number - 1)
         node = await self._get(path)
-        if node is not None:
-            last = self.committed.last_batch
-            return None if last in (None, batch_in(node.data)) else f"the node {path} is not the one that was read"
-        log = SnapshotPointer.of(await self._get(SNAPSHOT)).log
-        is_cut = log > number or (log == number and await self._get(log_path(number)) is not None)
-        return None if is_cut else f"the node {path} is gone"
+        if node is not None and last is not None:
+            return None if last == batch_in(node.data) else f"the node {path} is not the one that was read"
+        # In this order: if the log is cut meanwhile, the pointer tells.
+        following = await self._get(log_path(number))
+        pointer = SnapshotPointer.of(await self._get(SNAPSHOT))
+        if last is None and known is not None and pointer.name < known.name:
+            return f"the snapshot {snapshot_id(known.name)} is gone"
+        is_cut = pointer.log > number or (pointer.log == number and following is not None)
+        return None if node is not None or is_cut else f"the node {path} is gone"
 
     async def _gap(self) -> str | None:
         """Whether the log goes on behind the end that was read. What was written into the gap would be the end of it:

@@ -117,7 +117,7 @@ class ConnectionLog(logging.Handler):
             self._forget()
         if record.levelno < logging.WARNING or str(record.msg).startswith(_OF_NO_INTEREST):
             return
-        problem = _explained(record.getMessage())
+        problem = _explained(_message(record))
         if record.msg == _ENDS:
             error = record.exc_info[1] if record.exc_info else None
             logger.error("kazoo does not go on after an answer of %s", self._server, exc_info=record.exc_info)
@@ -131,6 +131,13 @@ class ConnectionLog(logging.Handler):
             logger.info("ZooKeeper %s: connected", self._server)
         self._is_troubled = False
         self._errors.clear_if(lambda _: True)
+
+
+def _message(record: logging.LogRecord) -> str:
+    """kazoo takes the name of a system error. Time-outs of TLS have none, nor have errors that were made here."""
+    text, of_kazoo = record.getMessage(), record.args[0] if isinstance(record.args, tuple) and record.args else None
+    cause = of_kazoo.__context__ if isinstance(of_kazoo, Exception) else None
+    return f"{text.removesuffix('None')}{cause}" if text.endswith(": None") and isinstance(cause, OSError) else text
 
 
 def _explained(message: str) -> str:

@@ -340,6 +340,19 @@ def test_a_snapshot_comes_in_pieces_and_replaces_what_was_known() -> None:
     assert (asked(sent).fetch_offset, asked(sent).last_fetched_epoch) == (50, 4)
 
 
+def test_an_answer_that_names_a_snapshot_of_what_is_known_meanwhile_takes_nothing_back() -> None:
+    """The controller in the same process has cut its log after the question, and then handed over all that it has."""
+    log = observer()
+    sent = send(log)
+    log.begin_with(image_of(LEVEL_30, config("2")), Quorum(), end_offset=60, epoch=4)
+    update = log.on_fetch(
+        sent.number, answer(epoch=4, snapshot_id=SnapshotId(end_offset=50, epoch=4), high_watermark=60), 0
+    )
+    assert update is not None, "there may be no other answer for a while"
+    assert (settings(log), update.last_offset) == ("2", 59)
+    assert asked(send(log)).fetch_offset == 60
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -795,3 +795,68 @@ def test_the_last_node_that_is_deleted_behind_a_snapshot_is_missed(
     epoch = world.ensemble.read(EPOCH)
     assert epoch is not None
     assert epoch.data == b"1"
+
+
+def restore(world: World, copy: dict[str, bytes]) -> None:
+    delete_all(world)
+    for path, data in sorted(copy.items()):
+        world.ensemble.commit([Create(path, data)], 0)
+
+
+def copy_of(world: World) -> dict[str, bytes]:
+    found = {path: world.ensemble.read(path) for path in world.ensemble.paths() if path != CONTROLLER}
+    return {path: node.data for path, node in found.items() if node is not None}
+
+
+def test_an_older_copy_is_noticed_by_controllers_that_have_all_in_a_snapshot(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There is no batch behind it to compare, and offsets can fit here as well."""
+    first = world.node(1)
+    first.appended("1")
+    copy = copy_of(world)
+    first.appended("2")
+    assert first.snapshot() is None
+    second = world.node(2)
+    assert second.batches == [], "it has read the snapshot alone"
+    for node in (first, second):
+        node.zookeeper.isolate()
+    world.run(2 * SESSION_MS)
+    restore(world, copy)
+    third = world.node(3)
+    world.run(5000)
+    assert third.log.is_active
+    assert third.log.committed.end_offset == first.log.committed.end_offset == second.log.committed.end_offset
+    third.appended("3")
+    for node in (first, second):
+        node.zookeeper.heal()
+    world.run(2 * SESSION_MS)
+    assert [first.retention, second.retention, third.retention] == ["2", "2", "3"]
+    assert [first.faults, second.faults] == [[], []]
+    assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 2, "once each"
+    third.log.close()
+    world.run(2 * SESSION_MS)
+    assert [first.log.is_active, second.log.is_active] == [False, False]
+
+
+def test_a_snapshot_of_another_history_shortens_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """It may be of fewer log nodes that have more records."""
+    first = world.node(1)
+    first.appended("1")
+    copy = copy_of(world)
+    for value in "234567":
+        first.appended(value)
+    first.zookeeper.isolate()
+    world.run(2 * SESSION_MS)
+    restore(world, copy)
+    third = world.node(3)
+    world.run(5000)
+    third.appended(*"abcdefghijkl")
+    assert third.snapshot() is None
+    end_offset = first.log.committed.end_offset
+    assert third.log.committed.start_offset > end_offset
+    first.zookeeper.heal()
+    world.run(2 * SESSION_MS)
+    assert first.log.committed.start_offset <= first.log.committed.end_offset == end_offset
+    assert (first.faults, first.retention, first.log.is_active) == ([], "7", False)
+    assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1

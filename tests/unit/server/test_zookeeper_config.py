@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import socket
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,7 @@ from oncelog.cluster.zookeeper import Reason
 from oncelog.core.broker_config import BROKER_CONFIG, warnings_of
 from oncelog.core.config import ConfigError
 from oncelog.server.zookeeper_client import ZooKeeperClient, ZooKeeperConfig, refusal, zookeeper_config
+from tests.waiting import wait_until
 
 TLS = Path(__file__).resolve().parents[2] / "data" / "tls"
 CONNECT = "zk1:2181,[::1]:2182/oncelog/orders"
@@ -133,6 +137,36 @@ def test_files_of_tls_that_cannot_be_used_are_told_at_the_start(
     )
     with pytest.raises(ConfigError, match=problem):
         ZooKeeperClient(config, lambda _: None)
+
+
+def test_why_there_is_no_connection_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """kazoo knows the numbers of errors alone: one that has none is nothing but "None" to it."""
+    own = tmp_path / "own.pem"
+    shutil.copy(TLS / "alice.pem", own)
+    told = lambda name: any(name in message for message in caplog.messages)  # noqa: E731
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        connect = f"127.0.0.1:{mute.getsockname()[1]}"
+        config = ZooKeeperConfig(
+            connect, session_timeout_ms=300, uses_tls=True, truststore=str(TLS / "ca.pem"), keystore=str(own)
+        )
+        client = ZooKeeperClient(config, lambda call: call())
+        client.start(Session())
+        try:
+            wait_until(lambda: told("timed out"), timeout_s=30)
+            own.write_bytes(b"half of it")
+            wait_until(lambda: told("zookeeper.ssl.keystore.location"), timeout_s=30)
+        finally:
+            client.close()
+            wait_until(lambda: not any(each.name == "oncelog-zookeeper-close" for each in threading.enumerate()))
+    assert not told("None")
+
+
+class Session:
+    def on_connected(self) -> None: ...
+
+    def on_disconnected(self, reason: str) -> None: ...
+
+    def on_refused(self, problem: str) -> None: ...
 
 
 def test_settings_for_controllers_are_told_to_have_no_effect_elsewhere() -> None:
