@@ -64,7 +64,7 @@ class History:
         return UUID(int=self.random.getrandbits(127) | 1 << 120)
 
     def play(self) -> None:
-        with patch.object(controller_node, "SNAPSHOT_BATCHES", SNAPSHOT_BATCHES):
+        with patch.object(controller_node, "SNAPSHOT_BATCHES", SNAPSHOT_BATCHES), self.judge.listening():
             for _ in range(FAULTY_MS // STEP_MS):
                 self._step()
                 self._advance(self.random.randint(1, 2 * STEP_MS))

@@ -96,7 +96,7 @@ class History:
 
     def play(self) -> None:
         small = partial(patch.object, attribute="BATCH_BYTES_MAX", new=BATCH_BYTES_MAX)
-        with small(committed_log), small(zookeeper_appends):
+        with small(committed_log), small(zookeeper_appends), self.judge.listening():
             self._play()
 
     def _play(self) -> None:

@@ -7,11 +7,14 @@ kept        what was confirmed is in the log, at the offset that was told, and w
 all or nothing  of an append that takes several batches all is there, or nothing
 refused     what was answered with NOT_CONTROLLER is not in the log: whoever asked goes to the next controller with it
 liveness    once everything works again, one controller is active, all have read everything, nobody waits
+calm        nobody logs an error: operators would look for data of ZooKeeper that is gone, and none is
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from oncelog.cluster.committed_log import Snapshot
 from oncelog.cluster.quorum_log import Leader
@@ -33,6 +36,15 @@ from oncelog.protocol.schema import Message
 from tests.metadata_log_simulation.fake_zookeeper import Ensemble
 
 
+class _Errors(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
 class Judge:
     def __init__(self, ensemble: Ensemble) -> None:
         self._ensemble = ensemble
@@ -46,6 +58,17 @@ class Judge:
         self._appended: list[Sequence[str]] = []
         ensemble.on_commit = self._on_commit
         self.refused: set[str] = set()
+        self._errors = _Errors()
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """To what is logged meanwhile."""
+        logger = logging.getLogger("oncelog")
+        logger.addHandler(self._errors)
+        try:
+            yield
+        finally:
+            logger.removeHandler(self._errors)
 
     def log(self) -> list[bytes]:
         """Every batch that was ever committed, in order."""
@@ -122,6 +145,7 @@ class Judge:
     # At the end
 
     def check(self) -> None:
+        assert not self._errors.texts, f"calm: {self._errors.texts[0]}"
         assert self.refused.isdisjoint(self._offsets), "refused: the log has it all the same"
         assert self._in_transaction is None, "all or nothing: nobody has ended a transaction that broke off"
         for values in self._appended:
