@@ -512,8 +512,11 @@ class ZooKeeperMetadataLog:
         if self._appends.sent_count < count:
             raise _Fenced("an answer came after the time of a session")
         if refused is not None:
+            reason = f"an append was refused ({refused.reason.value}: {operations[refused.position].path})"
+            self._leave(reason)  # first: whoever gets the answer is not to take this controller for the active one
+            self._answered()
             self._appends.fail_sent("another controller is active")
-            raise _Fenced(f"an append was refused ({refused.reason.value}: {operations[refused.position].path})")
+            raise _Fenced(reason)
         while self._appends.sent_count:
             self._deliver_sent()
 

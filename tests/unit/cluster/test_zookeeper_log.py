@@ -213,9 +213,12 @@ def test_an_append_with_a_stale_epoch_is_refused(world: World) -> None:
     epoch = world.ensemble.read(EPOCH)
     assert epoch is not None
     promise = first.append("zombie")
+    when_answered: list[bool] = []
+    promise.then(lambda _: when_answered.append(first.log.is_active))
     world.ensemble.commit([SetData(EPOCH, b"7", epoch.version)], 0)
     world.run()
     assert is_not_active(promise.value)
+    assert when_answered == [False], "whoever is told would take it for the active one"
     world.run(500)
     # Nobody else is there: it wins again, with a higher epoch.
     assert first.log.is_active
