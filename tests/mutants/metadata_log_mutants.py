@@ -68,8 +68,8 @@ METADATA_LOG_MUTANTS = [
     Mutant(
         "an append without an answer is looked for on a server that may be behind",
         _ZOOKEEPER_LOG,
-        "        await self._sync()\n        await self._load_if_behind()\n",
-        "        await self._load_if_behind()\n",
+        "        await self._sync()\n        await self._find_place()\n",
+        "        await self._find_place()\n",
         (_HISTORIES,),
     ),
     Mutant(
@@ -221,11 +221,11 @@ METADATA_LOG_MUTANTS = [
         (suite("tests/unit/cluster/test_zookeeper_log.py", "-k", "have_all_in_a_snapshot"),),
     ),
     Mutant(
-        "a snapshot of another history shortens the log",
+        "a new connection is taken for one to the same log",
         _ZOOKEEPER_LOG,
-        "        if problem is not None:\n            raise _LostLog(problem)\n        self.committed.shorten",
-        "        self.committed.shorten",
-        (suite("tests/unit/cluster/test_zookeeper_log.py", "-k", "of_another_history"),),
+        "        await self._find_place()\n",
+        "",
+        (suite("tests/unit/cluster/test_zookeeper_log.py", "-k", "beginning_was_cut"),),
     ),
     Mutant(
         "what the own controller has handed over is taken back by an answer of before",

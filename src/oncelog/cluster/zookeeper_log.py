@@ -243,6 +243,7 @@ class ZooKeeperMetadataLog:
         await self._prepare()
         await self._check_cluster()
         await self._sync()
+        await self._find_place()
         await self._load_if_behind()
         await self._read_to_end()
         # What is not in the log now will not get there: the session has sent nothing since, or is another one.
@@ -273,6 +274,22 @@ class ZooKeeperMetadataLog:
             own, found = self._cluster_id.decode(), node.data.decode()
             raise _Hopeless(f"there is the metadata of cluster {found}, not of {own}")
 
+    async def _find_place(self) -> None:
+        """Whether the log is still the one that was read: it may have been restored between two connections. If what
+        tells that was cut off meanwhile, the snapshot is read that has replaced it."""
+        number = self._next_number
+        while number > 0 and await self._get(log_path(number - 1)) is None:
+            pointer = SnapshotPointer.of(await self._get(SNAPSHOT))
+            if pointer.log < number or pointer.name.end_offset < self.committed.end_offset:
+                raise _LostLog(f"the node {log_path(number - 1)} is gone")
+            snapshot = await self._read_snapshot(pointer)
+            if snapshot is not None:
+                self._take_snapshot(snapshot, pointer.log)
+                return
+        problem = await self._lost()
+        if problem is not None:
+            raise _LostLog(problem)
+
     async def _read_to_end(self) -> None:
         first = self._next_number
         while True:
@@ -292,30 +309,26 @@ class ZooKeeperMetadataLog:
         known = self.committed.snapshot
         if not pointer.is_set or (known is not None and pointer.name <= known.name):
             return False
-        parts = [await self._get(part_path(pointer.id, number)) for number in range(pointer.parts)]
-        data = [part.data for part in parts if part is not None]
-        if len(data) < pointer.parts:
-            # It was replaced meanwhile. If not, somebody else has deleted it.
-            if pointer == self._incomplete:
-                logger.error("parts of the snapshot %s are missing in ZooKeeper: see docs/cluster.md", pointer.id)
-                await self._pause()
-            self._incomplete = pointer
+        snapshot = await self._read_snapshot(pointer)
+        if snapshot is None:
             return True
-        snapshot = Snapshot(pointer.name, b"".join(data))
         if pointer.log <= self._next_number:
-            await self._shorten(snapshot)
+            self.committed.shorten(snapshot)
         else:
             self._take_snapshot(snapshot, pointer.log)
         return True
 
-    async def _shorten(self, snapshot: Snapshot) -> None:
-        """It says nothing new if it is of the log that was read. One that is not would be handed out as if it were."""
-        problem = await self._lost()
-        if problem is None and snapshot.name.end_offset > self.committed.end_offset:
-            problem = f"the snapshot {snapshot_id(snapshot.name)} is not of the log that was read"
-        if problem is not None:
-            raise _LostLog(problem)
-        self.committed.shorten(snapshot)
+    async def _read_snapshot(self, pointer: SnapshotPointer) -> Snapshot | None:
+        """None if it was replaced meanwhile. If not, somebody else has deleted parts of it."""
+        parts = [await self._get(part_path(pointer.id, number)) for number in range(pointer.parts)]
+        data = [part.data for part in parts if part is not None]
+        if len(data) == pointer.parts:
+            return Snapshot(pointer.name, b"".join(data))
+        if pointer == self._incomplete:
+            logger.error("parts of the snapshot %s are missing in ZooKeeper: see docs/cluster.md", pointer.id)
+            await self._pause()
+        self._incomplete = pointer
+        return None
 
     def _take_snapshot(self, snapshot: Snapshot, log: int) -> None:
         self.committed.load(snapshot)

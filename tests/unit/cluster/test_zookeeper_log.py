@@ -14,6 +14,7 @@ from oncelog.cluster.zookeeper import Create, Delete, Lost, Operation, Reason, R
 from oncelog.cluster.zookeeper import Node as ZooKeeperNode
 from oncelog.cluster.zookeeper_log import ZooKeeperMetadataLog
 from oncelog.cluster.zookeeper_nodes import CONTROLLER, EPOCH, LOG, SNAPSHOT, SNAPSHOTS, log_path, part_path
+from oncelog.controller.image import ConfigResource
 from oncelog.core.address import Address
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.promise import Promise
@@ -863,3 +864,33 @@ def test_a_snapshot_of_another_history_shortens_nothing(world: World, caplog: py
     assert first.log.committed.start_offset <= first.log.committed.end_offset == end_offset
     assert (first.faults, first.retention, first.log.is_active) == ([], "7", False)
     assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1
+
+
+@pytest.mark.parametrize("lost_records", [1, 3])
+def test_of_another_history_whose_beginning_was_cut_all_is_read_or_nothing(
+    world: World, caplog: pytest.LogCaptureFixture, lost_records: int
+) -> None:
+    """The node that could tell is gone, and the next one may fit."""
+    first = world.node(1)
+    first.appended("1")
+    copy = copy_of(world)
+    first.log.append([setting(str(number), topic="lost") for number in range(lost_records)])
+    world.run()
+    first.zookeeper.isolate()
+    world.run(2 * SESSION_MS)
+    restore(world, copy)
+    third = world.node(3)
+    world.run(5000)
+    third.log.write_snapshot(snapshot_of(third.log.committed, third.image))
+    third.append("3")
+    world.run(1000)
+    assert world.log_nodes() == [len(first.batches)], "the last one that was read is not there, the next one is"
+    first.zookeeper.heal()
+    world.run(2 * SESSION_MS)
+    assert first.faults == []
+    if lost_records == 1:
+        assert first.image == third.image
+    else:
+        assert (first.end_offset, first.log.is_active) == (first.log.committed.end_offset, False)
+        assert ConfigResource(2, "lost") in first.image.settings
+        assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1
