@@ -279,7 +279,6 @@ def _read_file(path: Path | None) -> Properties:
 _OF_LISTENERS: Final = "listener.name."
 """Settings that brokers show only where they are set."""
 _ADVICE: Final = {
-    ErrorCode.PRODUCER_FENCED: "Another producer with the same transactional id has taken over",
     ErrorCode.NON_EMPTY_GROUP: "Stop its members first",
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Ask for the WRITE permission on the transactional id",
     ErrorCode.UNSUPPORTED_VERSION: "The broker is too old for it, has nothing that it is for, or is a controller",

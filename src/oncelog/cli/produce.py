@@ -98,7 +98,7 @@ def produce_command(
         key_delimiter=None if key_delimiter is None else parsing.unescaped(key_delimiter, "--key-delimiter"),
         null_text=None if null_text is None else parsing.unescaped(null_text, "--null"),
         types=types,
-        headers=tuple((name, os.fsencode(value)) for name, value in (split_assignment(h, "--header") for h in headers)),
+        headers=tuple(_header(text) for text in headers),
     )
     access.check_settings({"transactional.id": "--transactional-id"})
     with access.explained():
@@ -115,6 +115,15 @@ def produce_command(
             _run(access, writer, files, quiet)
             if transactional_id is not None:
                 _await_markers(access, transactional_id)
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, value = split_assignment(text, "--header")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise click.BadParameter(f"the name {name!r} is not UTF-8", param_hint="--header") from None
+    return name, os.fsencode(value)
 
 
 def _producer(access: ClusterAccess, compression: str, transactional_id: str | None) -> Producer:

@@ -80,6 +80,8 @@ class LineFormat:
             return self._from_json(line) if self.is_json else self._from_text(line)
         except ValueError as error:
             raise InvalidLine(number, str(error), source) from error
+        except RecursionError as error:
+            raise InvalidLine(number, f"it is nested too deeply: {_start(line)}", source) from error
 
     def _from_text(self, line: bytes) -> InputRecord:
         key: bytes | None = None
@@ -137,7 +139,7 @@ def _content(found: dict[str, Any], name: str, kind: ContentType | None = None) 
     if kind is not None:
         return _of_type(name, kind, value)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text.encode()
+    return _encoded(text, f"the {name}")
 
 
 def _of_type(name: str, kind: ContentType, value: Any) -> bytes:
@@ -161,7 +163,16 @@ def _headers(found: Any) -> Iterator[tuple[str, bytes | None]]:
     else:
         raise ValueError("headers must be an object, or a list of objects with name and value")
     for pair in pairs:
+        _encoded(pair["name"], "the name of a header")
         yield pair["name"], _content(pair, "value")
+
+
+def _encoded(text: str, what: str) -> bytes:
+    """JSON can escape halves of letters."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{what} is not UTF-8: {text[error.start : error.end]!a}") from None
 
 
 def _number(found: dict[str, Any], name: str) -> int | None:

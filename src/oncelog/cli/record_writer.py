@@ -47,8 +47,11 @@ class RecordWriter(ABC):
         self._columns_bytes_min = COLUMNS_BYTES_MIN
         self._unchecked: deque[Any] = deque()
         self.records = 0
+        """Those that were read: a record counts before it is sent, which may be interrupted."""
         self._acknowledged = 0
         """Of these, those whose delivery was seen to be acknowledged."""
+        self._is_between = False
+        """In the middle of a step: an interruption now leaves open which records are queued."""
 
     @abstractmethod
     def begin(self) -> None: ...
@@ -66,11 +69,16 @@ class RecordWriter(ABC):
         """What to say if giving up was interrupted as well."""
 
     def write(self, block: Block) -> None:
-        if self._columns_work and not self._format.headers and len(block.data) >= self._columns_bytes_min:
-            self._columns_bytes_min = COLUMNS_BYTES_LATER
-            self._write_columns(block)
-        else:
-            self._write_lines(block)
+        try:
+            if self._columns_work and not self._format.headers and len(block.data) >= self._columns_bytes_min:
+                self._columns_bytes_min = COLUMNS_BYTES_LATER
+                self._write_columns(block)
+            else:
+                self._write_lines(block)
+        except Exception:
+            # What is refused is not queued, and what was queued before has a future.
+            self._is_between = False
+            raise
         self._check_deliveries(UNCHECKED_MAX)
 
     def _write_lines(self, block: Block) -> None:
@@ -81,6 +89,8 @@ class RecordWriter(ABC):
             if self._format.is_json and not line.strip():
                 continue
             record = self._format.parse(line, number, block.source)
+            self.records += 1
+            self._is_between = True
             future = send(
                 self.topic,
                 record.value,
@@ -90,7 +100,8 @@ class RecordWriter(ABC):
                 timestamp_ms=record.timestamp_ms,
             )
             self._unchecked.append(future)
-            self._counted(1)
+            self._is_between = False
+            self._sent()
 
     def _write_columns(self, block: Block) -> None:
         from oncelog.cli.record_columns import rows_of
@@ -99,28 +110,35 @@ class RecordWriter(ABC):
         start = 0
         while start < len(values):
             count = min(len(values) - start, self._room())
-            futures = self._producer.send_columns(
+            self.records += count
+            self._is_between = True
+            self._producer.send_columns(
                 self.topic,
                 values.slice(start, count),
                 key=None if keys is None else keys.slice(start, count),
                 partition=self._partition,
+                on_delivery=self._unchecked.append,
             )
-            self._unchecked.extend(futures)
-            self._counted(count)
+            self._is_between = False
+            self._sent()
             start += count
 
     def _room(self) -> int:
         """How many records may be sent together."""
         return sys.maxsize
 
-    def _counted(self, count: int) -> None:
-        self.records += count
+    @abstractmethod
+    def _sent(self) -> None:
+        """What was read so far is queued."""
 
     def _check_deliveries(self, leave: int) -> None:
         """Raises what went wrong with the oldest deliveries, and waits for all but `leave` of them."""
         while self._unchecked and (len(self._unchecked) > leave or self._unchecked[0].done()):
-            self._delivered(self._unchecked[0].result())
+            delivery = self._unchecked[0].result()
+            self._is_between = True
             self._unchecked.popleft()
+            self._delivered(delivery)
+            self._is_between = False
 
     def _delivered(self, delivery: Any) -> None:
         # The delivery of columns is that of a batch, the others are of one record.
@@ -132,6 +150,8 @@ class PlainWriter(RecordWriter):
 
     def begin(self) -> None: ...
 
+    def _sent(self) -> None: ...
+
     def finish(self) -> None:
         self._producer.flush()
         self._check_deliveries(0)
@@ -139,7 +159,7 @@ class PlainWriter(RecordWriter):
     def give_up(self) -> str:
         # Delivers what waits, within the time that the command has; then every delivery has an outcome.
         self._producer.close(self._access.timeout_ms)
-        undecided = False
+        undecided = self._is_between
         for future in self._unchecked:
             error = future.exception()
             if error is None:
@@ -199,8 +219,7 @@ class TransactionalWriter(RecordWriter):
     def _room(self) -> int:
         return sys.maxsize if self._size is None else self._size - self._uncommitted
 
-    def _counted(self, count: int) -> None:
-        super()._counted(count)
+    def _sent(self) -> None:
         if self._size is not None and self._uncommitted >= self._size:
             self._commit()
             self.begin()

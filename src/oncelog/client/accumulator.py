@@ -154,7 +154,8 @@ class Accumulator:
     def wait_for_room(self, deadline: Deadline) -> None:
         """Block until something was released. Raises BufferExhausted at the deadline."""
         with self._room:
-            if not self._room.wait(deadline.remaining_ms / 1000):
+            # What was released before this call tells nobody any more.
+            if self._used_bytes and not self._room.wait(deadline.remaining_ms / 1000):
                 raise self.exhausted()
 
     def exhausted(self) -> BufferExhausted:

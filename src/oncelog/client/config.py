@@ -103,6 +103,17 @@ CLIENT_TABLE: Final = ConfigTable(
 """Settings of all clients: Kafka's names, defaults of Kafka 4.3. Those of our own start with `oncelog.`."""
 
 
+_SENT: Final = ("client_id", "sasl_username", "sasl_password", "sasl_jaas_config")
+"""What brokers get as text when a connection begins, where no request could be refused for it."""
+
+
+def _check_utf8(name: str, text: str | None) -> None:
+    try:
+        (text or "").encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"{name.replace('_', '.')}: the text is not UTF-8") from None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
     """Settings common to producers, consumers and admins; immutable, hashable and picklable.
@@ -147,6 +158,8 @@ class ClientConfig:
     def __post_init__(self) -> None:
         CLIENT_TABLE.parse({one.metadata["key"].name: getattr(self, one.name) for one in fields(self) if one.metadata})
         parse_addresses(self.bootstrap_servers)
+        for name in _SENT:
+            _check_utf8(name, getattr(self, name))
         if self.has_sasl:
             if self.sasl_mechanism not in MECHANISMS:
                 known = ", ".join(MECHANISMS)

@@ -178,6 +178,11 @@ def _header_name(topic: str, name: str) -> bytes:
     return name.encode()
 
 
+def _check_callback(on_delivery: Any) -> None:
+    if on_delivery is not None and not callable(on_delivery):
+        raise TypeError(f"on_delivery is a {type(on_delivery).__name__}: give a function")
+
+
 class Producer(Blocking):
     """A producer for threads: every call may be made from any of them.
 
@@ -221,8 +226,7 @@ class Producer(Blocking):
         on_delivery: Callable[[RecordFuture], None] | None = None,
     ) -> RecordFuture:
         """Queue a record. Raises KafkaError, BufferExhausted after `max.block.ms`, or what the transaction is in."""
-        if on_delivery is not None and not callable(on_delivery):
-            raise TypeError(f"on_delivery is a {type(on_delivery).__name__}: give a function")
+        _check_callback(on_delivery)
         if os.getpid() != self._pid:
             self._check_process()
         appender = self._appender
@@ -252,8 +256,13 @@ class Producer(Blocking):
         headers: Any = None,
         timestamp_ms: Any = None,
         partition: int | None = None,
+        on_delivery: Callable[[Future[Delivery]], None] | None = None,
     ) -> list[Future[Delivery]]:
-        """Queue the rows of Arrow columns, partitioned by key. One future per batch. Needs the extra `client`."""
+        """Queue the rows of Arrow columns, partitioned by key. One future per batch. Needs the extra `client`.
+
+        If it raises, some batches may be queued: `on_delivery` is called for these too.
+        """
+        _check_callback(on_delivery)
         import oncelog.client.columns  # noqa: F401  # before the topic is asked for, which may create it
 
         self._check_process()
@@ -263,7 +272,10 @@ class Producer(Blocking):
         futures = []
         for target, batches in self._appender.encode_columns(topic, count, partition, value, columns):
             for batch in batches:
-                futures.append(self._append_encoded(target, batch).delivered)
+                future = self._append_encoded(target, batch).delivered
+                if on_delivery is not None:
+                    future.add_done_callback(on_delivery)
+                futures.append(future)
         return futures
 
     def _append_encoded(self, target: TopicPartition, batch: EncodedBatch) -> WaitingBatch:

@@ -160,7 +160,11 @@ def test_invalid_json_names_its_line_and_what_became_of_the_lines_before(
         ('{"value": 1, "partition": "x"}', "partition must be a whole number"),
         ('{"value": 1, "headers": 3}', "headers must be an object"),
         ('{"value": 1, "partition": 9}', "there is no 9"),
+        (r'{"value": "\ud800"}', r"lines: the value is not UTF-8: '\ud800'"),
+        (r'{"value": 1, "headers": {"\udfff": "x"}}', r"lines: the name of a header is not UTF-8: '\udfff'"),
+        ('{"value": ' + "[" * 5_000 + "]" * 5_000 + "}", "lines: it is nested too deeply"),
     ],
+    ids=lambda text: text[:40],
 )
 def test_json_of_another_shape_is_explained(run: Run, topic: str, tmp_path: Path, line: str, complaint: str) -> None:
     source = tmp_path / "lines"
@@ -253,6 +257,7 @@ def test_an_open_transaction_is_pointed_out_to_a_committed_reader(
         (["consume", "TOPIC", "--from", "soon"], "is not a time"),
         (["produce", "TOPIC", "--transaction-size", "3"], "needs --transactional-id"),
         (["produce", "TOPIC", "-F", "json", "-K:"], "are for lines"),
+        (["produce", "TOPIC", "-H", "\udce4=x"], r"the name '\udce4' is not UTF-8"),
     ],
 )
 def test_options_that_contradict_are_usage_errors(run: Run, topic: str, arguments: list[str], complaint: str) -> None:

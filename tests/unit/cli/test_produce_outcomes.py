@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
@@ -14,6 +15,8 @@ import pytest
 from click.testing import Result
 
 from oncelog.client import Admin, NewTopic, Producer, TopicPartition
+from oncelog.client.accumulator import Accumulator
+from oncelog.client.deadline import Deadline
 from oncelog.client.producer_config import ProducerConfig
 from oncelog.testing import BrokerProcess
 from tests.unit.cli.conftest import Background, await_text
@@ -118,6 +121,23 @@ def test_an_abort_without_an_answer_is_not_called_done(
     await_text(lambda: run("txn", "history", "undecided").stdout, "aborted")
 
 
+def test_a_transaction_that_timed_out_is_not_said_to_be_taken_over(
+    run: Run, servers: str, topic: str, background: Background
+) -> None:
+    transactional_id = f"late-{topic}"
+    child = background("produce", topic, "--transactional-id", transactional_id, "--set", "transaction.timeout.ms=500")
+    assert child.stdin is not None
+    child.stdin.write("one\n")
+    child.stdin.flush()
+    await_text(lambda: run("txn", "list", "--pattern", transactional_id).stdout, "CompleteAbort")
+    end_of_input(child)
+    said = rest_of(child)
+    assert child.returncode == 1
+    assert "it timed out" in said
+    assert "taken over" not in said
+    assert "The transaction of 1 record is aborted; nothing was written." in said
+
+
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
 def test_a_producer_that_is_ended_from_outside_aborts_its_transaction(
     run: Run, servers: str, topic: str, background: Background, number: int, exit_code: int
@@ -196,6 +216,37 @@ def test_records_without_an_answer_are_neither_written_nor_lost(
         "1 of 2 records read is acknowledged; it is not known whether the other 1 is written" in said
         and f"'oncelog consume orders --from=-10 -b {own_broker.bootstrap_servers}'" in said
     )
+
+
+@pytest.mark.parametrize("is_interrupted", [True, False])
+@pytest.mark.parametrize("style", [(), ("-H", "a=b")], ids=["columns", "lines"])
+def test_what_was_sent_before_the_buffer_was_full_is_counted(
+    run: Run, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_interrupted: bool, style: tuple[str, ...]
+) -> None:
+    def wait_in_vain(accumulator: Accumulator, _: Deadline) -> None:
+        raise KeyboardInterrupt if is_interrupted else accumulator.exhausted()
+
+    monkeypatch.setattr(Accumulator, "wait_for_room", wait_in_vain)
+    source = tmp_path / "lines"
+    source.write_text("".join(f"{number:0100}\n" for number in range(40_000)))
+    result = run("produce", topic, source, "--set", "buffer.memory=300000", *style)
+    there = run("consume", topic).stdout.count("\n")
+    assert 0 < there < 40_000
+    found = re.search(r"(\d+) of ([\d,]+) records read are (acknowledged|written)(.*)", result.stderr)
+    assert found is not None, result.stderr
+    acknowledged, read = int(found[1]), int(found[2].replace(",", ""))
+    assert acknowledged == there < read
+    rest = read - there
+    other = f"the other {rest} {'is' if rest == 1 else 'are'}"
+    if is_interrupted:
+        # Nothing tells whether the record is queued that was being sent.
+        assert result.exit_code == 130
+        assert found[3] == "acknowledged"
+        assert f"it is not known whether {other} written" in found[4]
+    else:
+        assert result.exit_code == 1
+        assert found[3] == "written"
+        assert f"{other} not." in found[4]
 
 
 def test_a_transactional_id_in_a_file_makes_no_transaction(run: Run, topic: str, tmp_path: Path) -> None:

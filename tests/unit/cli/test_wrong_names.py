@@ -95,6 +95,7 @@ def test_a_partition_that_is_not_there_is_refused_before_its_leader_is_asked(run
         (["topic", "create", "wide", "--partitions", 2**32], "CreateTopicsRequest: a number is out of range"),
         (["topic", "create", "wide", "--replication-factor", 2**15], "CreateTopicsRequest: a number is out of range"),
         (["topic", "create", "\udcff"], "CreateTopicsRequest: a text is not UTF-8"),
+        (["topic", "create", "wide", "--set", "client.id=\udcff"], "client.id: the text is not UTF-8"),
     ],
 )
 def test_what_no_request_has_room_for_is_an_error_of_that_request_alone(

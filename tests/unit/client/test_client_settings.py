@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -50,6 +51,12 @@ def test_addresses_are_parsed_and_refused_by_name() -> None:
 def test_fields_have_the_limits_of_their_settings() -> None:
     with pytest.raises(ConfigurationError, match=r"configuration request\.timeout\.ms: must be at least 1"):
         ClientConfig(bootstrap_servers="a:1", request_timeout_ms=0)
+
+
+@pytest.mark.parametrize("name", ["client.id", "sasl.username", "sasl.password", "sasl.jaas.config"])
+def test_what_brokers_get_as_text_is_text(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{re.escape(name)}: the text is not UTF-8"):
+        ClientConfig.parse({**SERVERS, "security.protocol": "SASL_SSL", **LOGIN, name: "half a letter: \udce4"})
 
 
 def test_an_admin_takes_what_a_producer_takes() -> None:

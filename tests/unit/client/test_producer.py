@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -176,6 +177,24 @@ def test_columns_are_partitioned_by_key_and_keep_their_order(make: Any, reading:
         assert reading.values(topic, [number]) == expected
 
 
+def test_batches_that_were_queued_before_columns_were_refused_have_an_outcome(
+    make: Any, reading: Reading, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = make(buffer_memory=20_000, batch_size=16_384)
+
+    def wait_in_vain(full: Accumulator, _: Deadline) -> None:
+        raise full.exhausted()
+
+    monkeypatch.setattr(Accumulator, "wait_for_room", wait_in_vain)
+    outcomes: list[Future[Delivery]] = []
+    with pytest.raises(BufferExhausted):
+        client.send_columns(topic, pa.array([b"x" * 50_000] * 40), partition=0, on_delivery=outcomes.append)
+    client.flush()
+    assert len(reading.values(topic, [0])) == sum(one.result().records_count for one in outcomes) > 0
+    with pytest.raises(TypeError, match="on_delivery"):
+        client.send_columns(topic, pa.array([b"x"]), on_delivery="no function")
+
+
 def test_a_closed_producer_refuses_and_closing_delivers_first(servers: str, reading: Reading, topic: str) -> None:
     client = Producer({"bootstrap.servers": servers, "linger.ms": 10_000, "delivery.timeout.ms": 60_000})
     client.send(topic, "x", partition=0)
@@ -254,6 +273,16 @@ def test_memory_is_bounded_and_released_with_the_delivery() -> None:
     assert batch is not None
     full.complete(batch, Delivery(TP, 0, -1, 2))
     assert full.append(TP, 0, None, b"x" * 100, ()) is not None
+
+
+def test_room_that_was_made_just_before_it_is_waited_for_is_not_missed() -> None:
+    full = accumulator()
+    full.append(TP, 0, None, b"x" * 900, ())
+    assert full.append(TP, 0, None, b"x" * 900, ()) is None
+    batch = full.take_ready(TP, time.monotonic() + 9)
+    assert batch is not None
+    full.complete(batch, Delivery(TP, 0, -1, 1))
+    full.wait_for_room(Deadline(1))
 
 
 def test_a_batch_is_ready_when_it_is_full_or_has_waited() -> None:
