@@ -240,6 +240,27 @@ COORDINATOR_MUTANTS = [
         (suite("tests/unit/server/test_coordinator_runtime.py", "-k", "nothing_is_written"),),
     ),
     Mutant(
+        "a shard that is given up with its role is loaded at once",
+        "oncelog.server.coordinator_runtime",
+        "            self._load_when_it_opens(live.index)\n        self.write(live, instead)\n",
+        "            self._load(live.index)\n        self.write(live, instead)\n",
+        (suite("tests/unit/server/test_coordinator_runtime.py", "-k", "what_waits"),),
+    ),
+    Mutant(
+        "markers of a shard that was given up are tried again",
+        "oncelog.server.txn_runtime",
+        "        return live is not None and live.shard.waits_for(order)\n",
+        "        return True\n",
+        (suite("tests/unit/server/test_coordinator_runtime.py", "-k", "was_given_up"),),
+    ),
+    Mutant(
+        "markers that a start has found missing end with their shard",
+        _TXN + "recovery",
+        '            transactional_id="",\n',
+        "            transactional_id=self.transactional_id,\n",
+        (suite("tests/unit/server/test_coordinator_runtime.py", "-k", "found_missing"),),
+    ),
+    Mutant(
         "a marker is written while its groups are being loaded",
         "oncelog.server.markers",
         "if where.topic == GROUP_METADATA_TOPIC and not broker.groups.is_ready(where.partition):",
