@@ -261,6 +261,13 @@ COORDINATOR_MUTANTS = [
         (suite("tests/unit/server/test_coordinator_runtime.py", "-k", "found_missing"),),
     ),
     Mutant(
+        "a marker ends what is loaded of an earlier transaction",
+        "oncelog.server.group_runtime",
+        "        if shard.is_loaded:\n            shard.replay_marker(",
+        "        if True:\n            shard.replay_marker(",
+        (suite("tests/unit/server/test_coordinator_runtime.py", "-k", "groups_are_loaded"),),
+    ),
+    Mutant(
         "a marker is written while its groups are being loaded",
         "oncelog.server.markers",
         "if where.topic == GROUP_METADATA_TOPIC and not broker.groups.is_ready(where.partition):",

@@ -25,7 +25,7 @@ from oncelog.server.log_upkeep import REPAIR_CHECK_INTERVAL_MS
 from oncelog.server.markers import RETRY_MS as MARKER_RETRY_MS
 from oncelog.storage.log import Log
 from tests.unit.server.harness import BrokerInProcess
-from tests.unit.server.held_worker import hold_worker
+from tests.unit.server.held_worker import HeldWorker, hold_worker
 from tests.unit.server.test_flusher import SETTINGS, commit_offset, error_of, fetch_offset, send, settle
 from tests.unit.server.test_lost_tails import ID, Client, Past
 from tests.unit.server.test_transactions import BrokenMarkers, Producer
@@ -357,6 +357,34 @@ def test_a_marker_waits_until_groups_are_loaded(node: BrokerInProcess, monkeypat
     assert producer.end(True).value.error_code == ErrorCode.NONE
     node.clock.advance_ms(2 * MARKER_RETRY_MS)
     assert fetch_stable_offset(node, "g") == (ErrorCode.NONE, 7)
+
+
+def test_a_marker_that_is_committed_while_groups_are_loaded_ends_no_earlier_transaction(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The load has read what that one has pending, and not yet that it was aborted."""
+    node.create("orders")
+    node.until(node.broker.internal_topic(GROUP_METADATA_TOPIC))
+    producer = Producer(node, "x")
+    producer.init()
+    assert commit_in_transaction(producer, "g", 7) == ErrorCode.NONE
+    assert producer.end(False).value.error_code == ErrorCode.NONE
+    assert commit_in_transaction(producer, "h", 8) == ErrorCode.NONE
+    workers: list[HeldWorker] = []
+    failpoints.arm("txn.marker.before_write", lambda: workers.append(hold_worker(node)))
+    assert producer.end(True).value.error_code == ErrorCode.NONE
+    failpoints.disarm_all()
+    node.clock.advance_ms(0)
+    (worker,) = workers
+    worker.work()
+    monkeypatch.setattr(shard_log, "LOAD_SLICE_RECORDS", 1)
+    where = TopicPartition(GROUP_METADATA_TOPIC, node.broker.groups.partition_of("g"))
+    regain(node, where)  # the same leader in another epoch: whoever waits goes on waiting
+    worker.deliver()
+    assert not node.broker.groups.is_ready(where.partition)
+    settle(node, worker)
+    assert fetch_stable_offset(node, "g") == (ErrorCode.NONE, -1)
+    assert fetch_stable_offset(node, "h") == (ErrorCode.NONE, 8)
 
 
 @pytest.mark.parametrize("settings", [{**SETTINGS, "oncelog.acks.fsync": "false"}])
