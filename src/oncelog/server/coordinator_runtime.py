@@ -166,6 +166,10 @@ class CoordinatorRuntime(Generic[S, E]):
             lambda topic: topic if isinstance(topic, KafkaError) else None
         )
 
+    def held(self, index: int) -> LiveShard[S] | None:
+        """What is there without being asked for."""
+        return self._live.get(index)
+
     def live(self, index: int) -> LiveShard[S]:
         """Loaded, or being loaded: ask the shard. Raises KafkaError if its partition cannot be opened."""
         live = self._live.get(index)
@@ -327,7 +331,7 @@ class CoordinatorRuntime(Generic[S, E]):
         instead = live.shard.append_failed(outcome, error.code, error.message, self._broker.steady_ms())
         if live.partition.log.has_failed and self._live.get(live.index) is live:
             self._resign(live.index)
-            self._load(live.index)
+            self._load_when_it_opens(live.index)
         self.write(live, instead)
 
 

@@ -279,8 +279,13 @@ class GroupRuntime:
     # What other parts of the broker ask for
 
     def complete_transaction(self, index: int, producer_id: int, *, commit: bool) -> None:
-        """A marker in a partition of `__consumer_offsets` is committed."""
-        self.shards.live(index).shard.replay_marker(producer_id, commit=commit)
+        """A marker in a partition of `__consumer_offsets` is committed.
+
+        A shard that is being loaded meets it in the log. Before, it could end an earlier transaction of the producer.
+        """
+        shard = self.shards.live(index).shard
+        if shard.is_loaded:
+            shard.replay_marker(producer_id, commit=commit)
 
     def on_topic_deleted(self, topic: Topic) -> None:
         """Offsets of the topic are forgotten in the next turn of the loop, together with those of other topics deleted

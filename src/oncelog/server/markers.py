@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Never
 
 from oncelog.cluster.partition import Partition
 from oncelog.coordinator.txn.markers import MarkerReaction, reaction_to
@@ -44,6 +44,8 @@ class MarkerSender:
         self._retry_pending = False
         self._drain_pending = False
         self._errors = RepeatedErrors(log, logging.WARNING)
+        self.is_wanted: Callable[[SendMarkers], bool] = _not_connected
+        """Asked of an order that goes into a queue: it may have been in none when its like were withdrawn."""
         self.on_acknowledged: Acknowledge = _not_connected
         self.on_given_up: GiveUp = _not_connected
 
@@ -66,6 +68,8 @@ class MarkerSender:
                 del queue[order]
 
     def _enqueue(self, order: SendMarkers, partitions: Iterable[TopicPartition]) -> None:
+        if not self.is_wanted(order):
+            return
         gone: set[TopicPartition] = set()
         for partition in partitions:
             leader = self._broker.metadata.leader_of(partition)
@@ -100,7 +104,7 @@ class MarkerSender:
             order = next(iter(local))
             partitions = local.pop(order)
             self._write_local(order, partitions)
-            if partitions:
+            if partitions and self.is_wanted(order):
                 local.setdefault(order, set()).update(partitions)
 
     def _drain_later(self) -> None:
@@ -209,5 +213,5 @@ class MarkerSender:
         return partition, info.last_offset
 
 
-def _not_connected(*_: object) -> None:
+def _not_connected(*_: object) -> Never:
     raise RuntimeError("the marker sender was used before a transaction coordinator was connected to it")

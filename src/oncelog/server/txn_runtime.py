@@ -86,6 +86,7 @@ class TxnRuntime:
         self._ids_max = broker.settings.integer("oncelog.transactional.ids.max")
         self._id_bytes_max = broker.settings.integer("oncelog.transactional.ids.max.bytes")
         self._park_ms = broker.settings.integer("oncelog.parked.request.ms")
+        broker.markers.is_wanted = self._is_wanted
         broker.markers.on_acknowledged = self._markers_acknowledged
         broker.markers.on_given_up = self._markers_given_up
 
@@ -337,6 +338,15 @@ class TxnRuntime:
             del self._parked[transactional_id]
 
     # Markers
+
+    def _is_wanted(self, order: SendMarkers) -> bool:
+        """Not if its shard was given up. The next load sends markers of its own, in the same epoch if there is no other
+        leader, and one that came behind those would end the next transaction.
+        """
+        if not order.transactional_id:
+            return True
+        live = self.shards.held(self.partition_of(order.transactional_id))
+        return live is not None and live.shard.waits_for(order)
 
     def _markers_acknowledged(self, order: SendMarkers, partitions: frozenset[TopicPartition]) -> None:
         if not order.transactional_id:

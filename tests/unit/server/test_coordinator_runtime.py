@@ -20,14 +20,15 @@ from oncelog.protocol.messages.describe_transactions import DescribeTransactions
 from oncelog.protocol.messages.end_txn import EndTxnRequest
 from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from oncelog.server import shard_log
-from oncelog.server.coordinator_runtime import REPLIES_AT_ONCE
+from oncelog.server.coordinator_runtime import REPAIRED_CHECK_MS, REPLIES_AT_ONCE
 from oncelog.server.log_upkeep import REPAIR_CHECK_INTERVAL_MS
 from oncelog.server.markers import RETRY_MS as MARKER_RETRY_MS
 from oncelog.storage.log import Log
 from tests.unit.server.harness import BrokerInProcess
-from tests.unit.server.held_worker import hold_worker
+from tests.unit.server.held_worker import HeldWorker, hold_worker
 from tests.unit.server.test_flusher import SETTINGS, commit_offset, error_of, fetch_offset, send, settle
-from tests.unit.server.test_transactions import Producer
+from tests.unit.server.test_lost_tails import ID, Client, Past
+from tests.unit.server.test_transactions import BrokenMarkers, Producer
 from tests.unit.server.test_transactions import commit_offsets as commit_in_transaction
 from tests.unit.server.test_transactions import fetch_offset as fetch_stable_offset
 
@@ -232,6 +233,72 @@ def test_groups_behind_their_log_do_not_answer(node: BrokerInProcess) -> None:
     assert fetch_stable_offset(node, "g") == (ErrorCode.NONE, 7)
 
 
+def test_what_waits_in_a_log_that_has_failed_is_answered_when_the_broker_resigns(node: BrokerInProcess) -> None:
+    node.until(node.broker.internal_topic(GROUP_METADATA_TOPIC))
+    hold_worker(node)
+    waiting = [commit_offset(node) for _ in range(2)]
+    where = TopicPartition(GROUP_METADATA_TOPIC, node.broker.groups.partition_of("g"))
+    failpoints.arm("log.append.after_write", no_space)
+    with pytest.raises(KafkaError, match="half way"):
+        node.broker.partitions.get(*where).append_marker(
+            commit=True, producer_id=1, producer_epoch=0, coordinator_epoch=0, transaction_version=0, now_ms=0
+        )
+    failpoints.disarm_all()
+    lose(node, where)
+    codes = [answer.value.topics[0].partitions[0].error_code for answer in waiting]
+    assert codes == [ErrorCode.NOT_COORDINATOR] * 2
+
+
+@pytest.mark.parametrize("settings", [{**SETTINGS, "oncelog.acks.fsync": "false"}])
+def test_a_marker_of_a_shard_that_was_given_up_does_not_end_the_next_transaction(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was in no queue when the shard was given up, and the next load sends one of its own. Clients of the older
+    protocol have one epoch for all their transactions."""
+    client, others = Client(node, tv2=False, topic="t"), [Producer(node, name) for name in "yz"]
+    client.init()
+    client.produce(b"a")
+    for other in others:
+        other.init()
+    others[0].produce("t", b"b")
+    markers = BrokenMarkers(monkeypatch)
+    others[0].end(True)
+    node.clock.advance_ms(MARKER_RETRY_MS // 2)  # the next round of retries comes between a reload and this one's next
+    end = EndTxnRequest(transactional_id=ID, producer_id=client.pid, producer_epoch=client.epoch, committed=True)
+    assert node.send(end, 3).value.error_code == ErrorCode.NONE
+    failpoints.arm("log.append.after_write", no_space)
+    assert others[1].init().value.error_code == ErrorCode.NOT_COORDINATOR
+    failpoints.disarm_all()
+    node.clock.advance_ms(REPAIRED_CHECK_MS - 1)
+    markers.broken = False
+    node.clock.advance_ms(1)
+    partition = node.broker.partitions.get("t", 0)
+    assert partition.last_stable_offset == partition.high_watermark == 4
+    assert client.produce(b"c")
+    node.clock.advance_ms(MARKER_RETRY_MS)
+    assert partition.last_stable_offset == 4
+
+
+def test_a_marker_that_a_start_has_found_missing_is_written_although_its_coordinator_is_loaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut has taken the end of the coordinator's log, which then fails while the partition is full."""
+    past = Past(tmp_path / "past", tv2=True)
+    markers = BrokenMarkers(monkeypatch)
+    ends = {name: past.ends[name][-2 if name == TRANSACTION_STATE_TOPIC else -1] for name in past.ends}
+    node = past.after_cut(tmp_path / "data", ends)
+    other = Producer(node, "y")
+    assert other.init().value.error_code == ErrorCode.NONE
+    failpoints.arm("log.append.after_write", no_space)
+    assert other.init().value.error_code == ErrorCode.NOT_COORDINATOR
+    failpoints.disarm_all()
+    markers.broken = False
+    node.clock.advance_ms(2 * REPAIRED_CHECK_MS)
+    partition = node.broker.partitions.get("orders", 0)
+    assert partition.last_stable_offset == partition.high_watermark
+    node.broker.stop(clean=False)
+
+
 @pytest.mark.parametrize("settings", [{**SETTINGS, "oncelog.acks.fsync": "false"}])
 def test_a_load_ends_when_the_broker_resigns_meanwhile(node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     node.until(node.broker.internal_topic(GROUP_METADATA_TOPIC))
@@ -290,6 +357,34 @@ def test_a_marker_waits_until_groups_are_loaded(node: BrokerInProcess, monkeypat
     assert producer.end(True).value.error_code == ErrorCode.NONE
     node.clock.advance_ms(2 * MARKER_RETRY_MS)
     assert fetch_stable_offset(node, "g") == (ErrorCode.NONE, 7)
+
+
+def test_a_marker_that_is_committed_while_groups_are_loaded_ends_no_earlier_transaction(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The load has read what that one has pending, and not yet that it was aborted."""
+    node.create("orders")
+    node.until(node.broker.internal_topic(GROUP_METADATA_TOPIC))
+    producer = Producer(node, "x")
+    producer.init()
+    assert commit_in_transaction(producer, "g", 7) == ErrorCode.NONE
+    assert producer.end(False).value.error_code == ErrorCode.NONE
+    assert commit_in_transaction(producer, "h", 8) == ErrorCode.NONE
+    workers: list[HeldWorker] = []
+    failpoints.arm("txn.marker.before_write", lambda: workers.append(hold_worker(node)))
+    assert producer.end(True).value.error_code == ErrorCode.NONE
+    failpoints.disarm_all()
+    node.clock.advance_ms(0)
+    (worker,) = workers
+    worker.work()
+    monkeypatch.setattr(shard_log, "LOAD_SLICE_RECORDS", 1)
+    where = TopicPartition(GROUP_METADATA_TOPIC, node.broker.groups.partition_of("g"))
+    regain(node, where)  # the same leader in another epoch: whoever waits goes on waiting
+    worker.deliver()
+    assert not node.broker.groups.is_ready(where.partition)
+    settle(node, worker)
+    assert fetch_stable_offset(node, "g") == (ErrorCode.NONE, -1)
+    assert fetch_stable_offset(node, "h") == (ErrorCode.NONE, 8)
 
 
 @pytest.mark.parametrize("settings", [{**SETTINGS, "oncelog.acks.fsync": "false"}])

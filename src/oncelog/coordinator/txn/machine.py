@@ -325,6 +325,11 @@ class TxnShard:
         response = IdResult(ErrorCode.NONE, reason, sent.transactional_id, target.transaction_identity)
         return self._log(entry, Transition(target, response), response)
 
+    def waits_for(self, sent: SendMarkers) -> bool:
+        """Whether this shard has decided it, and its transaction is not complete."""
+        entry = self._entries.get(sent.transactional_id)
+        return entry is not None and entry.markers is sent
+
     def markers_given_up(self, sent: SendMarkers, code: ErrorCode) -> str:
         """A partition refused the marker for good (see `markers.reaction_to`). No Complete* will be logged.
 

@@ -61,9 +61,12 @@ class MissingMarker(NamedTuple):
     commit: bool
 
     def order(self, coordinator_epoch: CoordinatorEpoch) -> SendMarkers:
-        """An epoch above that of the records: the one that TV2 would have, and one that fences an older client."""
+        """An epoch above that of the records: the one that TV2 would have, and one that fences an older client.
+
+        Of no id: that waits for markers of another transaction, if for any, and what it sends anew is not this one.
+        """
         return SendMarkers(
-            transactional_id=self.transactional_id,
+            transactional_id="",
             producer_id=ProducerId(self.open.producer_id),
             producer_epoch=_above(self.open.producer_epoch),
             coordinator_epoch=CoordinatorEpoch(max(coordinator_epoch, self.open.coordinator_epoch)),
