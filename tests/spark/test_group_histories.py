@@ -29,7 +29,7 @@ from oncelog.spark.resume import (
 )
 
 Group = dict[TopicPartition, OffsetAndMetadata]
-Reads = Counter[tuple[TopicPartition, int]]
+Reads = Counter[tuple[TopicPartition | str, int]]
 
 APPEARS, *THERE = PARTITIONS = [TopicPartition("orders", number) for number in range(3)]
 STEPS = 120
@@ -45,6 +45,8 @@ class Query:
     reads: list[TopicPartition]
     goes_on: bool
     """Whether it begins where the group stands."""
+    keeps_state: bool
+    """A batch of it that reads nothing writes something all the same."""
     planned: list[MicroBatch] = field(default_factory=list)
     noted: int = 0
     marks: set[str] = field(default_factory=set)
@@ -62,7 +64,8 @@ class History:
         self.clock = 0
         subsets = [PARTITIONS, PARTITIONS, [APPEARS], THERE, [APPEARS, THERE[0]]]
         self.queries = [
-            Query(f"q{n}", self.chance.choice(subsets), goes_on=n > 0) for n in range(self.chance.choice([2, 2, 3]))
+            Query(f"q{n}", self.chance.choice(subsets), goes_on=n > 0, keeps_state=self.chance.random() < 0.3)
+            for n in range(self.chance.choice([1, 2, 2, 3] if consumer else [2, 2, 3]))
         ]
 
     def play(self) -> None:
@@ -92,16 +95,18 @@ class History:
     def _driver(self, query: Query) -> Iterator[None]:
         """One run of a query. It may crash where it yields."""
         known: Group | None = None
-        began, tried, has_committed = len(query.planned), -1, False
+        began, has_committed = len(query.planned), False
+        tried: tuple[int, Group] | None = None
         while True:
             yield
             if query.noted == len(query.planned) and not self._plan(query):
                 continue
             batch = query.planned[query.noted]
             yield
-            batch = replace(batch, planned_before=batch.batch_id < began or batch.batch_id == tried)
+            batch = replace(batch, planned_before=batch.batch_id < began)
             known = dict(self.group) if known is None else known
-            if self._verdict(query, batch, known, has_committed=has_committed) is Verdict.WRITE:
+            tried_on = tried[1] if tried is not None and tried[0] == batch.batch_id else None
+            if self._verdict(query, batch, known, tried_on, has_committed=has_committed) is Verdict.WRITE:
                 offsets = offsets_to_commit(batch, None, query.name)
                 if others := writers_before(batch, known, None, query.name):
                     self._fence(others)
@@ -109,7 +114,7 @@ class History:
                         known = None
                         continue
                 yield
-                committing = changed_offsets(offsets, known) if has_committed else offsets
+                committing = changed_offsets(batch, offsets, known) if has_committed else offsets
                 if self._has_moved(known, committing):
                     known = None
                     continue
@@ -117,26 +122,32 @@ class History:
                 if batch.is_first_to_commit:
                     query.marks.add(mark_of("g", known, offsets))
                     yield
-                tried = batch.batch_id
+                tried = batch.batch_id, known
+                if self.chance.random() < 0.1:
+                    known = None  # it fails
+                    continue
                 self._commit(query, batch, committing)
                 if self.chance.random() < 0.15:
                     known = None  # the answer is lost
                     continue
                 known, has_committed = {**known, **committing}, True
             yield
-            assert not set(_read_by(batch)) - set(query.written), "noted as done, and not written"
+            assert not set(_written_by(query, batch)) - set(query.written), "noted as done, and not written"
             query.noted += 1
 
-    def _verdict(self, query: Query, batch: MicroBatch, known: Group, *, has_committed: bool) -> Verdict:
+    def _verdict(
+        self, query: Query, batch: MicroBatch, known: Group, tried_on: Group | None, *, has_committed: bool
+    ) -> Verdict:
         return judge(
             batch,
             known,
             batch_id_partition=None,
             group="g",
             on_new_checkpoint=NewCheckpoint.REFUSE,
-            keeps_state=lambda: False,
+            keeps_state=lambda: query.keeps_state,
             marks_left=lambda: query.marks,
             has_committed=has_committed,
+            tried_on=tried_on,
         )
 
     def _plan(self, query: Query) -> bool:
@@ -147,9 +158,12 @@ class History:
         start = {**dict.fromkeys(appeared, 0), **before}
         if not query.planned and query.goes_on:
             start |= {p: min(self.group[p].offset, there[p]) for p in there if p in self.group}
-        if not there or (start == there and not appeared):
+        reads_nothing = query.keeps_state and bool(before) and self.chance.random() < 0.2
+        if not there or (start == there and not appeared and not reads_nothing):
             return False
         end = {partition: self.chance.randint(start[partition], there[partition]) for partition in there}
+        if reads_nothing:
+            end = {**start}
         batch = MicroBatch(query.name, len(query.planned), "checkpoint", start, end, only_kafka=True)
         query.planned.append(replace(batch, appeared=appeared, is_first_to_read=not before, planned_ms=self.clock))
         return True
@@ -165,16 +179,18 @@ class History:
         if query.is_fenced:
             raise Ended
         self.group.update(offsets)
-        query.written.update(_read_by(batch))
+        query.written.update(_written_by(query, batch))
         # What the page says of the first batch and of those who put the group back to what it was.
         if self.consumer and batch.is_first_to_commit:
             query.written = Counter(set(query.written))
         assert not query.written or max(query.written.values()) == 1, "written twice"
 
 
-def _read_by(batch: MicroBatch) -> Reads:
+def _written_by(query: Query, batch: MicroBatch) -> Reads:
+    """What it has read, or its number."""
     start = batch.start or {}
-    return Counter((p, offset) for p, end in batch.end.items() for offset in range(start[p], end))
+    read = Counter((p, offset) for p, end in batch.end.items() for offset in range(start[p], end))
+    return Counter({("batch", batch.batch_id): 1}) if query.keeps_state and not read else Counter(read)
 
 
 @pytest.mark.parametrize("consumer", [False, True], ids=["queries", "queries and a consumer"])

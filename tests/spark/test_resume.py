@@ -53,6 +53,10 @@ def committed(
     return {p: OffsetAndMetadata(offset, note.to_text()) for p, offset in offsets.items()}
 
 
+def by_consumer(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {p: OffsetAndMetadata(offset, "") for p, offset in offsets.items()}
+
+
 def verdict(
     one: MicroBatch,
     found: dict[TopicPartition, OffsetAndMetadata],
@@ -62,6 +66,7 @@ def verdict(
     has_committed: bool = False,
     batch_id_partition: TopicPartition | None = BATCH_ID_PARTITION,
     marks: tuple[str, ...] = (),
+    tried_on: dict[TopicPartition, OffsetAndMetadata] | None = None,
 ) -> Verdict:
     return judge(
         one,
@@ -72,6 +77,7 @@ def verdict(
         keeps_state=lambda: stateful,
         marks_left=lambda: marks,
         has_committed=has_committed,
+        tried_on=tried_on,
     )
 
 
@@ -116,10 +122,15 @@ def test_a_partition_that_was_cut_goes_on_below_the_group() -> None:
     cut: dict[str, Any] = {"appeared": frozenset({P0}), "set_back": frozenset({P0})}
     assert verdict(batch(4, {P0: 95, P1: 5}, {P0: 90, P1: 5}, **cut), found) is Verdict.WRITE
     assert verdict(batch(4, {P0: 95, P1: 5}, {P0: 90, P1: 5}, **cut), found, stateful=True) is Verdict.WRITE
-    assert verdict(batch(3, {P0: 95, P1: 5}, {P0: 90, P1: 5}, plan=9, **cut), found) is Verdict.SKIP
+    # What it has now may be other records than those up to 100 that were read.
+    with pytest.raises(CannotResume, match="older copy"):
+        verdict(batch(3, {P0: 95, P1: 5}, {P0: 90, P1: 5}, plan=9, **cut), found)
     with pytest.raises(CannotResume, match="starts orders-1 at 4"):
         verdict(batch(4, {P0: 95, P1: 6}, {P0: 90, P1: 4}, **cut), found)
     assert verdict(batch(5, {P0: 99, P1: 5}, {P0: 95, P1: 5}), committed("q", 4, {P0: 95, P1: 5})) is Verdict.WRITE
+    # The query has a position there, unlike in one that appeared.
+    with pytest.raises(CannotResume, match="two queries use group g"):
+        verdict(batch(4, {P0: 95, P1: 5}, {P0: 90, P1: 5}, **cut), {**found, **committed("other", 0, {P0: 100})})
 
 
 def test_every_partition_must_continue_where_the_group_stands() -> None:
@@ -355,6 +366,9 @@ def test_a_first_batch_that_may_have_been_committed_is_refused_when_its_note_is_
     for gone in ({}, {P0: OffsetAndMetadata(10, "")}):
         with pytest.raises(CannotResume, match="not as it was then: its offsets were changed or deleted"):
             verdict(first, gone, marks=marks)
+    # Elsewhere than it begins: the checkpoint is not a new one all the same.
+    with pytest.raises(CannotResume, match="not as it was then"):
+        verdict(first, by_consumer({P0: 15}), marks=marks)
     assert verdict(first, over, NewCheckpoint.REPROCESS, marks=marks) is Verdict.WRITE
     # Offsets of topics that it does not read are none of its business.
     assert verdict(first, {**before, **committed("other", 3, {P1: 5})}, marks=marks) is Verdict.WRITE
@@ -415,7 +429,6 @@ def test_a_partition_that_appears_may_have_been_anothers() -> None:
 def test_what_others_have_read_is_not_skipped() -> None:
     """It lies behind where the group stands, and was not written by this query."""
     by_query = committed("other", 7, {P1: 10}, writer="copy-2")
-    by_consumer = {P1: OffsetAndMetadata(10, "")}
     own = committed("q", 3, {P0: 10})
     appeared = batch(4, {P0: 10, P1: 5}, {P0: 10, P1: 0}, appeared=frozenset({P1}))
     with pytest.raises(
@@ -426,29 +439,115 @@ def test_what_others_have_read_is_not_skipped() -> None:
     assert verdict(appeared, {**own, **by_query}, NewCheckpoint.REPROCESS) is Verdict.WRITE
     for one in (appeared, batch(4, {P0: 10, P1: 8}, {P0: 10, P1: 5})):
         with pytest.raises(CannotResume, match="the group's offsets were changed"):
-            verdict(one, {**own, **by_consumer})
+            verdict(one, {**own, **by_consumer({P1: 10})})
     # Where a batch reads nothing, nothing can be lost.
-    assert verdict(batch(2, {P0: 8, P1: 5}, {P0: 6, P1: 5}), {**own, **by_consumer}) is Verdict.SKIP
+    assert verdict(batch(2, {P0: 8, P1: 5}, {P0: 6, P1: 5}), {**own, **by_consumer({P1: 10})}) is Verdict.SKIP
 
 
-def test_a_batch_that_was_run_before_is_refused_if_others_have_committed_all_it_moved() -> None:
-    own, by_consumer = committed("q", 3, {P0: 10}), {P1: OffsetAndMetadata(5, "")}
-    moved_one = batch(4, {P0: 10, P1: 8}, {P0: 10, P1: 5}, planned_before=True)
-    with pytest.raises(CannotResume, match="somebody else has committed offset 5 of orders-1"):
-        verdict(moved_one, {**own, **by_consumer})
-    assert verdict(moved_one, {**own, **by_consumer}, NewCheckpoint.REPROCESS) is Verdict.WRITE
-    with pytest.raises(CannotResume, match="may have been written"):
-        verdict(moved_one, {P0: OffsetAndMetadata(10, ""), **by_consumer})
-    assert verdict(dataclasses.replace(moved_one, planned_before=False), {**own, **by_consumer}) is Verdict.WRITE
-    # Another query may have begun with all that it moved, and put that back to where the batch began.
-    with pytest.raises(CannotResume, match="somebody else has committed offset 0 of orders-2"):
-        one = batch(4, {P0: 10, P2: 5}, {P0: 10, P2: 0}, planned_before=True, appeared=frozenset({P2}))
-        verdict(one, {**own, **committed("other", 0, {P2: 0})})
-    # Its commit would have left a note in the other one too, or an offset where there is none.
-    moved_both = batch(4, {P0: 12, P1: 8}, {P0: 10, P1: 5}, planned_before=True)
-    assert verdict(moved_both, {**own, **by_consumer}) is Verdict.WRITE
-    appeared = batch(4, {P0: 10, P1: 8, P2: 1}, {P0: 10, P1: 5, P2: 0}, planned_before=True, appeared=frozenset({P2}))
-    assert verdict(appeared, {**own, **by_consumer}) is Verdict.WRITE
+def test_a_batch_that_was_run_before_is_refused_if_nothing_is_left_where_its_note_would_be() -> None:
+    one = batch(4, {P0: 12, P1: 10, P2: 8}, {P0: 10, P1: 10, P2: 5}, planned_before=True)
+    own = committed("q", 3, {P0: 10, P1: 10, P2: 5})
+    hidden = {**own, **by_consumer({P0: 10, P2: 5})}
+    assert verdict(one, own) is Verdict.WRITE
+    with pytest.raises(CannotResume, match="its offset of orders-0 is 10 now, which somebody else has committed"):
+        verdict(one, hidden)
+    assert verdict(one, hidden, NewCheckpoint.REPROCESS) is Verdict.WRITE
+    assert verdict(dataclasses.replace(one, planned_before=False), hidden) is Verdict.WRITE
+    # Its commit would have left a note wherever it moved something, and in the first partition always.
+    assert verdict(one, {**own, **by_consumer({P0: 10})}) is Verdict.WRITE
+    assert verdict(one, {**own, **by_consumer({P2: 5})}) is Verdict.WRITE
+    moved_last = batch(4, {P0: 10, P2: 8}, {P0: 10, P2: 5}, planned_before=True)
+    assert verdict(moved_last, {**own, **by_consumer({P2: 5})}) is Verdict.WRITE
+    # The offsets of one topic may be deleted, or all of them, and others come after.
+    gone = {p: offset for p, offset in own.items() if p == P1}
+    with pytest.raises(CannotResume, match="its offset of orders-0 was deleted"):
+        verdict(one, gone)
+    for left in ({P1: 10}, {P0: 10}, {P0: 10, P1: 10, P2: 5}):
+        with pytest.raises(CannotResume, match="was run before and may have been written"):
+            verdict(one, by_consumer(left))
+        assert verdict(dataclasses.replace(one, planned_before=False), by_consumer(left)) is Verdict.WRITE
+
+
+def test_a_batch_that_was_run_before_and_reads_nothing_leaves_its_note_in_the_first_partition() -> None:
+    """With state it writes something all the same: windows close."""
+    one = batch(4, {P0: 10, P1: 5}, {P0: 10, P1: 5}, planned_before=True)
+    own = committed("q", 3, {P0: 10, P1: 5})
+    assert verdict(one, own, stateful=True) is Verdict.WRITE
+    assert verdict(one, {**own, **by_consumer({P1: 5})}, stateful=True) is Verdict.WRITE
+    with pytest.raises(CannotResume, match="was run before and may have been written"):
+        verdict(one, {**own, **by_consumer({P0: 10})}, stateful=True)
+    # One of two sources may have moved where the group's offset has not.
+    apart = batch(
+        4, {P0: 10, P1: 5}, {P0: 10, P1: 5}, planned_before=True, uneven_start={P1: (5, 7)}, uneven_end={P1: (5, 9)}
+    )
+    found = {**by_consumer({P0: 10}), **committed("q", 3, {P1: 5}, ends=(5, 7))}
+    assert verdict(apart, found) is Verdict.WRITE
+
+
+def test_a_batch_of_partitions_that_appeared_was_not_committed_where_they_have_no_offset() -> None:
+    own = committed("q", 3, {P1: 10})
+    one = batch(4, {P0: 5, P1: 10, P2: 1}, {P0: 0, P1: 10, P2: 0}, planned_before=True, appeared=frozenset({P0, P2}))
+    assert verdict(one, own) is Verdict.WRITE
+    assert verdict(one, {**own, **by_consumer({P0: 0})}) is Verdict.WRITE
+    with pytest.raises(CannotResume, match="was run before and may have been written"):
+        verdict(one, {**own, **by_consumer({P0: 0, P2: 0})})
+    # Another query may have begun with them, and put them back to where the batch began.
+    with pytest.raises(CannotResume, match="was run before and may have been written"):
+        verdict(one, {**own, **committed("other", 0, {P0: 0, P2: 0})})
+    # In a group that has no note of the query, that tells nothing.
+    with pytest.raises(CannotResume, match="was run before and may have been written"):
+        verdict(one, by_consumer({P1: 10}))
+    # Batches before it may have had nothing to read, and left their notes elsewhere.
+    first = batch(4, {P0: 5}, {P0: 0}, planned_before=True, appeared=frozenset({P0}), is_first_to_read=True)
+    ids = committed("q", 3, {BATCH_ID_PARTITION: 3})
+    assert verdict(first, ids) is Verdict.WRITE
+    with pytest.raises(CannotResume, match="was run before and may have been written"):
+        verdict(first, {**ids, **by_consumer({P0: 0})})
+
+
+def test_a_batch_that_this_run_has_tried_to_commit_is_written_if_the_group_shows_that_it_was_not() -> None:
+    """Its group may have expired before: then there is no note of the query, but none of this batch either."""
+    one = batch(4, {P0: 12, P1: 5}, {P0: 10, P1: 5})
+    for before in ({}, by_consumer({P1: 5}), committed("q", 3, {P0: 10, P1: 5})):
+        assert verdict(one, before, tried_on=before) is Verdict.WRITE
+    with pytest.raises(CannotResume, match="its offset of orders-0 is 10 now"):
+        verdict(one, by_consumer({P0: 10, P1: 5}), tried_on=committed("q", 3, {P0: 10, P1: 5}))
+    with pytest.raises(CannotResume, match="its offset of orders-0 was deleted"):
+        verdict(one, {}, tried_on=committed("q", 3, {P0: 10, P1: 5}))
+
+
+def test_a_batch_whose_note_is_left_is_skipped_wherever_others_have_set_the_group() -> None:
+    """The next one is refused. This one would be read again by whoever started anew where the group stands."""
+    one = batch(4, {P0: 12, P1: 8}, {P0: 10, P1: 5}, planned_before=True)
+    note = committed("q", 4, {P0: 12})
+    for others in ({}, by_consumer({P1: 5}), by_consumer({P1: 6}), by_consumer({P1: 90})):
+        assert verdict(one, {**note, **others}) is Verdict.SKIP
+    with pytest.raises(CannotResume, match="starts orders-1 at 8, the group stands at 6"):
+        verdict(batch(5, {P0: 12, P1: 9}, {P0: 12, P1: 8}), {**note, **by_consumer({P1: 6})})
+    # A note of an earlier version may be of another plan.
+    with pytest.raises(CannotResume, match="older copy"):
+        verdict(one, {**committed("q", 4, {P0: 12}, plan=None), **by_consumer({P1: 5})})
+
+
+def test_offsets_that_others_have_set_are_told_with_what_helps() -> None:
+    """Reprocessing helps only where the rest is as this query has left it."""
+    one = batch(4, {P0: 20, P1: 20}, {P0: 10, P1: 5})
+    partly, all_set = {**committed("q", 3, {P0: 10}), **by_consumer({P1: 9})}, by_consumer({P0: 10, P1: 9})
+    for found in (partly, all_set):
+        with pytest.raises(CannotResume, match="starts orders-1 at 5, the group stands at 9") as raised:
+            verdict(one, found)
+        assert "the group's offsets were changed" in str(raised.value)
+        assert 'pass on_new_checkpoint="reprocess" to go on where the checkpoint is;' in str(raised.value)
+        assert verdict(one, found, NewCheckpoint.REPROCESS) is Verdict.WRITE
+    with pytest.raises(CannotResume, match="after a look whether the output has this batch"):
+        verdict(dataclasses.replace(one, planned_before=True), all_set)
+    for policy in NewCheckpoint:
+        with pytest.raises(CannotResume, match="starts orders-0 at 9, the group stands at 10") as raised:
+            verdict(batch(4, {P0: 20, P1: 20}, {P0: 9, P1: 5}), partly, policy)
+        assert "reprocess" not in str(raised.value)
+        with pytest.raises(CannotResume, match="older copy") as raised:
+            verdict(batch(2, {P0: 20, P1: 20}, {P0: 10, P1: 5}), partly, policy)
+        assert "reprocess" not in str(raised.value)
 
 
 def test_offsets_that_a_tool_has_set_are_nobodys() -> None:
@@ -471,13 +570,22 @@ def test_a_batch_that_is_run_again_for_its_state_must_read_the_tables_it_read() 
 
 def test_only_what_moved_is_committed_and_the_first_partition() -> None:
     found = committed("q", 3, {P0: 10, P1: 5, P2: 7})
-    now = offsets_to_commit(batch(4, {P0: 10, P1: 6, P2: 7}), BATCH_ID_PARTITION)
-    assert changed_offsets(now, found) == {P0: now[P0], P1: now[P1]}
-    assert changed_offsets(now, committed("another", 3, {P0: 10, P1: 6, P2: 7})) == now
-    assert changed_offsets(now, {}) == now
-    uneven_now = offsets_to_commit(batch(4, {P0: 10, P2: 7}, uneven_end={P2: (7, 9)}), BATCH_ID_PARTITION)
-    assert changed_offsets(uneven_now, found) == uneven_now
-    assert changed_offsets(offsets_to_commit(batch(4, {}), BATCH_ID_PARTITION), {}).keys() == {BATCH_ID_PARTITION}
+
+    def changed(one: MicroBatch, found: dict[TopicPartition, OffsetAndMetadata]) -> list[TopicPartition]:
+        now = offsets_to_commit(one, BATCH_ID_PARTITION)
+        changed = changed_offsets(one, now, found)
+        assert changed.items() <= now.items()
+        return sorted(changed)
+
+    one = batch(4, {P0: 10, P1: 6, P2: 7}, {P0: 10, P1: 5, P2: 7})
+    assert changed(one, found) == [P0, P1]
+    assert changed(one, committed("another", 3, {P0: 10, P1: 6, P2: 7})) == [P0, P1, P2]
+    assert changed(one, {}) == [P0, P1, P2]
+    assert changed(batch(4, {P0: 10, P2: 7}, {P0: 10, P2: 7}, uneven_end={P2: (7, 9)}), found) == [P0, P2]
+    assert changed(batch(4, {}), {}) == [BATCH_ID_PARTITION]
+    # A partition that was cut may come to the very offset again.
+    cut: dict[str, Any] = {"appeared": frozenset({P1}), "set_back": frozenset({P1})}
+    assert changed(batch(4, {P0: 10, P1: 5}, {P0: 10, P1: 3}, **cut), found) == [P0, P1]
 
 
 @given(
@@ -499,9 +607,10 @@ def test_the_verdict_is_the_same_as_if_all_offsets_were_committed(
     everything: dict[TopicPartition, OffsetAndMetadata] = {}
     moved: dict[TopicPartition, OffsetAndMetadata] = {}
     for number, (start, end) in enumerate(planned[:done]):
-        offsets = offsets_to_commit(batch(number, end, start), BATCH_ID_PARTITION)
+        done_one = batch(number, end, start)
+        offsets = offsets_to_commit(done_one, BATCH_ID_PARTITION)
         everything = {**everything, **offsets}
-        moved = {**moved, **(changed_offsets(offsets, moved) if number else offsets)}
+        moved = {**moved, **(changed_offsets(done_one, offsets, moved) if number else offsets)}
     number = data.draw(st.integers(0, len(steps) - 1))
     begin = data.draw(st.integers(0, number))
     one = batch(number, planned[number][1], planned[begin][0], plan=data.draw(st.sampled_from([number, 99])))

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.functions import window
 
 from oncelog.core import failpoints
 from tests.spark.brokers import APACHE, SHARED, on_brokers
 from tests.spark.pipeline import Pipeline
-from tests.spark.test_sink_failures import crash_in_the_sink, lose_the_answer_to_a_commit
+from tests.spark.test_sink_failures import crash_in_the_sink, lose_a_commit, lose_the_answer_to_a_commit
 
 pytestmark = pytest.mark.spark
 
@@ -148,7 +149,7 @@ def test_what_a_consumer_of_the_group_has_read_is_not_skipped(pipeline: Pipeline
     pipeline.run()
     pipeline.kafka.send(pipeline.source, HUNDRED[50:], partition=1)
     pipeline.kafka.commit(pipeline.id, pipeline.source, {1: 50})
-    with pytest.raises(Exception, match="or the group's offsets were changed"):
+    with pytest.raises(Exception, match="committed that: the group's offsets were changed"):
         pipeline.run()
     pipeline.settings["on_new_checkpoint"] = "reprocess"
     pipeline.run()
@@ -176,6 +177,62 @@ def test_a_batch_that_a_consumer_of_the_group_commits_over_is_not_written_again(
         lose_the_answer_to_a_commit(monkeypatch, meanwhile=put_back)
     with pytest.raises(Exception, match="was run before and may have been written"):
         pipeline.run()
+    assert pipeline.kafka.values(pipeline.target) == HUNDRED
+
+
+def test_a_batch_whose_note_is_left_is_skipped_although_a_consumer_has_set_the_group_back(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.kafka.send(pipeline.source, HUNDRED[:20], partition=0)
+    pipeline.kafka.send(pipeline.source, HUNDRED[20:50], partition=1)
+    pipeline.run()
+    for partition, records in ((0, HUNDRED[50:70]), (1, HUNDRED[70:99])):
+        pipeline.kafka.send(pipeline.source, records, partition=partition)
+    crash_in_the_sink(monkeypatch, "after_commit", 1)
+    with pytest.raises(Exception, match="SimulatedCrash"):
+        pipeline.run()
+    pipeline.kafka.commit(pipeline.id, pipeline.source, {1: 30})
+    pipeline.run()
+    assert pipeline.kafka.values(pipeline.target) == HUNDRED[:99]
+    pipeline.kafka.send(pipeline.source, HUNDRED[99:], partition=1)
+    with pytest.raises(Exception, match=r"-1 at 59, the group stands at 30\. A consumer or a tool has committed that"):
+        pipeline.run()
+    pipeline.settings["on_new_checkpoint"] = "reprocess"
+    pipeline.run()
+    assert pipeline.kafka.values(pipeline.target) == HUNDRED
+
+
+def windows(pipeline: Pipeline) -> Any:
+    """How many records came in each ten seconds. The last batch reads nothing: it closes windows."""
+    seconds = pipeline.read().selectExpr("timestamp_seconds(cast(cast(value as string) as long)) as time")
+    counts = seconds.withWatermark("time", "0 seconds").groupBy(window("time", "10 seconds")).count()
+    return counts.selectExpr("cast(unix_timestamp(window.start) as string) as value")
+
+
+def test_a_batch_that_reads_nothing_and_that_a_consumer_of_the_group_commits_over_is_not_written_again(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline.kafka.send(pipeline.source, [b"1", b"12", b"25"], partition=0)
+    crash_in_the_sink(monkeypatch, "after_commit", 2)
+    with pytest.raises(Exception, match="SimulatedCrash"):
+        pipeline.run(windows(pipeline))
+    assert pipeline.kafka.values(pipeline.target) == [b"0", b"10"]
+    pipeline.kafka.commit(pipeline.id, pipeline.source, {0: 3})
+    with pytest.raises(Exception, match="was run before and may have been written"):
+        pipeline.run(windows(pipeline))
+    assert pipeline.kafka.values(pipeline.target) == [b"0", b"10"]
+
+
+def test_a_commit_that_fails_is_repeated_also_where_the_group_had_expired(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group knows nothing of the query, as before: so the batch was not written."""
+    pipeline.kafka.send(pipeline.source, HUNDRED[:50])
+    pipeline.run()
+    pipeline.kafka.delete_group(pipeline.id)
+    pipeline.kafka.send(pipeline.source, HUNDRED[50:])
+    lose_a_commit(monkeypatch)
+    pipeline.run()
     assert pipeline.kafka.values(pipeline.target) == HUNDRED
 
 

@@ -106,6 +106,20 @@ def lose_the_answer_to_a_commit(
     return lost
 
 
+def lose_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one does not arrive, and its driver does not learn of that."""
+    honest, lost = TransactionClient.end, False
+
+    def losing(client: TransactionClient, commit: bool) -> ProducerIdAndEpoch:
+        nonlocal lost
+        if commit and not lost:
+            lost = True
+            raise TimedOut("the answer was lost")
+        return honest(client, commit)
+
+    monkeypatch.setattr(TransactionClient, "end", losing)
+
+
 def crash_in_the_sink(monkeypatch: pytest.MonkeyPatch, point: str, batch: int) -> None:
     """The first driver to come to this point for the so-many-th time dies there."""
     recover = Transactor._recover

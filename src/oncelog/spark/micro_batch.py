@@ -40,8 +40,7 @@ class MicroBatch:
     planned_ms: int | None = None
     """When Spark planned it. A batch that is run again keeps it, one that is planned again gets another."""
     planned_before: bool = False
-    """Whether an earlier run of the query has planned it, or this one has tried to commit it: it may have been written
-    already."""
+    """Whether an earlier run of the query has planned it and may have written it already."""
     appeared: frozenset[TopicPartition] = frozenset()
     """Partitions that no batch before it has read."""
     set_back: frozenset[TopicPartition] = frozenset()

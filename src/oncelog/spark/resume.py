@@ -23,14 +23,17 @@ the note is the truth about what was written, whatever Spark's checkpoint rememb
                                            is a later one                                      refuse: two queries share
                                                                                                the group
     any, and another query's lies over it  reads on in that partition                          refuse: the same
-    is of an earlier batch, or there is    was run before, and others have committed all it    refuse: it may have been
-    none                                   moved since                                         written
+    is of an earlier batch, or there is    was run before, and nothing is left where its       refuse: it may have been
+    none                                   commit would have left a note                       written
     any, and another query's lies          begins there for the first time, and where the      write
     elsewhere                              group stands
                                            begins there for the first time, elsewhere          refuse: the same
+    any, and a consumer or a tool has      does not begin where it has                         refuse: the offsets were
+    committed an offset                                                                        changed
 
 The first transaction of a query commits all its positions, so that whoever writes one of them later is another query.
-Later ones commit what has moved, and from time to time all of them, so that none expires while the others are in use.
+Later ones commit the first of them and what has moved, and from time to time all, so that none expires while the others
+are in use.
 A query that is about to write over notes of another one has the transactional ids in them fenced first.
 The sink looks again right before it commits: a group whose offsets have moved since the verdict is judged anew.
 
@@ -105,11 +108,20 @@ def committed_places(batch: MicroBatch, batch_id_partition: TopicPartition | Non
     return () if batch_id_partition is None else (batch_id_partition,)
 
 
-def changed_offsets(offsets: Committed, committed: Committed) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Those of a batch's offsets that the group does not have yet, and always the first one, which has the note of the
-    batch."""
-    first = min(offsets)
-    return {p: offset for p, offset in offsets.items() if p == first or _is_new(offset, committed.get(p))}
+def changed_offsets(
+    batch: MicroBatch, offsets: Committed, committed: Committed
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Those of a batch's offsets that the group does not have yet, and those that must have a note of this batch."""
+    noted = _noted_places(batch, offsets)
+    return {p: offset for p, offset in offsets.items() if p in noted or _is_new(offset, committed.get(p))}
+
+
+def _noted_places(batch: MicroBatch, places: Collection[TopicPartition]) -> set[TopicPartition]:
+    """Where every commit of this batch leaves a note, of what a batch commits offsets for: in all that it moves, and in
+    the first one, if it moves nothing."""
+    start, uneven_start, uneven_end = batch.start or {}, batch.uneven_start, batch.uneven_end
+    moved = {p for p, end in batch.end.items() if (start.get(p), uneven_start.get(p)) != (end, uneven_end.get(p))}
+    return {min(places), *moved}
 
 
 def _is_new(offset: OffsetAndMetadata, before: OffsetAndMetadata | None) -> bool:
@@ -142,36 +154,40 @@ def judge(
     keeps_state: Callable[[], bool],
     marks_left: Callable[[], Collection[str]],
     has_committed: bool = False,
+    tried_on: Committed | None = None,
 ) -> Verdict:
     """Write or skip; raises CannotResume when either would lose or repeat input.
 
     `marks_left` are those of `first_commit`. `has_committed`: this run of the query has committed a batch, so that a
-    note of its own must be there.
+    note of its own must be there. `tried_on`: what the group had when this run tried to commit this very batch.
     """
     own = _newest_own(batch, committed)
+    places = committed_places(batch, batch_id_partition)
     if own is not None or has_committed:
-        _check_not_shared(batch, committed, batch_id_partition, group)
+        _check_not_shared(batch, committed, places, group)
+    is_untold = _is_untold(batch, committed, places, is_known=own is not None, tried_on=tried_on)
     if own is None:
         if on_new_checkpoint is NewCheckpoint.REFUSE:
-            _check_new_checkpoint(batch, committed, batch_id_partition, group)
-            _check_traces(batch, committed, group)
             if batch.is_first_to_commit:
-                _check_never_committed(
-                    batch, committed, committed_places(batch, batch_id_partition), group, marks_left()
-                )
+                _check_never_committed(batch, committed, places, group, marks_left())
+            _check_new_checkpoint(batch, committed, batch_id_partition, group)
+            if is_untold and not batch.is_first_to_commit:
+                raise CannotResume(_no_trace(batch, committed, places, group))
         return Verdict.WRITE
     behind = _lies_behind(batch.end, committed)
-    if batch.batch_id == own.batch_id and own.plan in (batch.planned_ms, None) and behind:
+    if _is_noted(batch, own, committed, behind=behind):
         return Verdict.SKIP
     mismatch = _start_mismatch(batch, committed, on_new_checkpoint)
-    if mismatch is None and _is_next(batch, own):
-        if on_new_checkpoint is NewCheckpoint.REFUSE:
-            _check_traces(batch, committed, group)
+    is_next = _is_next(batch, own)
+    if is_next and mismatch is None:
+        if is_untold and on_new_checkpoint is NewCheckpoint.REFUSE:
+            raise CannotResume(_no_trace(batch, committed, places, group))
         return Verdict.WRITE
     if batch.offsets_tell_all and behind and _has_read(batch, committed) and not keeps_state():
         return Verdict.SKIP
-    _check_appeared(batch, committed, group)
-    raise CannotResume(_old_copy(batch, own, committed, group, mismatch))
+    if is_next and mismatch is not None and _start_mismatch(batch, committed, NewCheckpoint.REPROCESS) is None:
+        raise CannotResume(_set_by_another(batch, committed, *mismatch, group, is_untold=is_untold))
+    raise CannotResume(_old_copy(batch, own, committed, group, None if mismatch is None else mismatch[1]))
 
 
 def former_id(batch: MicroBatch, committed: Committed, transactional_id: str) -> str | None:
@@ -212,19 +228,32 @@ def _lies_behind(end: Offsets, committed: Committed) -> bool:
     return all(partition in committed and offset <= committed[partition].offset for partition, offset in end.items())
 
 
+def _is_noted(batch: MicroBatch, own: Note, committed: Committed, *, behind: bool) -> bool:
+    """Whether the newest note is of this very batch, wherever others have set the group since."""
+    if own.batch_id != batch.batch_id or own.plan not in (batch.planned_ms, None):
+        return False
+    # Without the plan, as in notes of earlier versions, the batch may be another one of that number.
+    if own.plan is None:
+        return behind
+    return _lies_behind({p: end for p, end in batch.end.items() if _is_own(batch, committed.get(p))}, committed)
+
+
 def _has_read(batch: MicroBatch, committed: Committed) -> bool:
-    """Whether the offsets of all that the batch reads are this query's own."""
+    """Whether the offsets of all that the batch reads are this query's own, and of what it reads now."""
     start = batch.start or {}
-    return all(_is_own(batch, committed[p]) for p, offset in batch.end.items() if start.get(p) != offset)
+    read = {p for p, offset in batch.end.items() if start.get(p) != offset}
+    return not read & batch.set_back and all(_is_own(batch, committed[p]) for p in read)
 
 
-def _is_own(batch: MicroBatch, committed: OffsetAndMetadata) -> bool:
-    note = Note.from_text(committed.metadata)
+def _is_own(batch: MicroBatch, committed: OffsetAndMetadata | None) -> bool:
+    note = None if committed is None else Note.from_text(committed.metadata)
     return note is not None and note.query_id == batch.query_id
 
 
-def _start_mismatch(batch: MicroBatch, committed: Committed, policy: NewCheckpoint) -> str | None:
-    """Says which partition the batch does not begin where the group stands. None: it continues everywhere.
+def _start_mismatch(
+    batch: MicroBatch, committed: Committed, policy: NewCheckpoint
+) -> tuple[TopicPartition, str] | None:
+    """Which partition the batch does not begin where the group stands, in words too. None: it continues everywhere.
 
     What several sources had come to is not known from notes of earlier versions.
     """
@@ -234,47 +263,46 @@ def _start_mismatch(batch: MicroBatch, committed: Committed, policy: NewCheckpoi
             continue
         start = (batch.start or {}).get(partition)
         if start != committed[partition].offset:
-            return _positions(partition, start, committed[partition].offset)
+            return partition, _positions(partition, start, committed[partition].offset)
         starts = batch.uneven_start.get(partition, ())
         ends = () if note is None else note.ends
         if starts != ends and (note is None or note.plan is not None):
             both = f"{_listed(starts or (start,))}, they had come to {_listed(ends or (start,))}"
-            return f"several sources of the query start {partition} at {both}"
+            return partition, f"several sources of the query start {partition} at {both}"
     return None
 
 
-def _check_not_shared(
-    batch: MicroBatch, committed: Committed, batch_id_partition: TopicPartition | None, group: str
-) -> None:
+def _check_not_shared(batch: MicroBatch, committed: Committed, places: Collection[TopicPartition], group: str) -> None:
     """Raise CannotResume for a position of this query that another one has written since."""
-    own = set(committed_places(batch, batch_id_partition)) - batch.appeared
+    own = set(places) - (batch.appeared - batch.set_back)
     for partition in sorted(own & committed.keys()):
         note = Note.from_text(committed[partition].metadata)
         if note is not None and note.query_id != batch.query_id:
             raise CannotResume(_shared(batch, partition, committed[partition].offset, note, group))
 
 
-def _check_traces(batch: MicroBatch, committed: Committed, group: str) -> None:
-    """Raise CannotResume for a batch that may have been written, if nothing is left of what its commit would have left.
+def _is_untold(
+    batch: MicroBatch,
+    committed: Committed,
+    places: Collection[TopicPartition],
+    *,
+    is_known: bool,
+    tried_on: Committed | None,
+) -> bool:
+    """Whether a batch without a note may have had one: it was run before, and nothing is left where it would be.
 
-    It would have left a note in all that it moved. If one of these has no offset yet, or an older note, it was not
-    committed; if others have committed all of them since, nothing tells.
+    Where an older note of the query is, the batch was not committed; nor where there is no offset, if there was none
+    before. `is_known`: the group has notes of the query at all, so that it was not deleted.
     """
-    if not batch.planned_before or batch.is_first_to_commit:
-        return
-    start = batch.start or {}
-    moved = sorted(p for p, offset in batch.end.items() if start.get(p) != offset)
-    if moved and all(p in committed and not _is_own(batch, committed[p]) for p in moved):
-        raise CannotResume(_no_trace(batch, moved[0], committed[moved[0]].offset, group))
-
-
-def _check_appeared(batch: MicroBatch, committed: Committed, group: str) -> None:
-    """Raise CannotResume for a partition that the query begins with, where another query has come elsewhere."""
-    start = batch.start or {}
-    for partition in sorted((batch.appeared & committed.keys()) - batch.set_back):
-        stands, note = committed[partition].offset, Note.from_text(committed[partition].metadata)
-        if note is not None and note.query_id != batch.query_id and start.get(partition) != stands:
-            raise CannotResume(_appeared(batch, partition, stands, note, group))
+    if not batch.planned_before and tried_on is None:
+        return False
+    had: Collection[TopicPartition] = batch.end.keys()
+    if tried_on is not None:
+        had = tried_on.keys()
+    elif is_known:
+        had = (batch.start or {}).keys() - batch.appeared
+    noted = _noted_places(batch, places)
+    return not any(_is_own(batch, committed[p]) if p in committed else p not in had for p in noted)
 
 
 def _check_new_checkpoint(
@@ -290,7 +318,7 @@ def _check_new_checkpoint(
             raise CannotResume(_forgotten(batch, group))
         return
     if batch.batch_id > 0:
-        _check_not_shared(batch, committed, batch_id_partition, group)
+        _check_not_shared(batch, committed, committed_places(batch, batch_id_partition), group)
     if batch.start is None:
         why = "the first offsets of the source cannot be seen"
         raise CannotResume(_new_checkpoint(batch, committed, group, why))
@@ -304,7 +332,10 @@ def _check_new_checkpoint(
             raise CannotResume(_read_twice(batch, group, f"start {partition} at {starts}"))
         if start != stands.offset:
             why = _positions(partition, start, stands.offset)
-            raise CannotResume(_new_checkpoint(batch, committed, group, why))
+            if batch.is_first_to_commit:
+                raise CannotResume(_new_checkpoint(batch, committed, group, why))
+            is_untold = batch.planned_before
+            raise CannotResume(_set_by_another(batch, committed, partition, why, group, is_untold=is_untold))
 
 
 def _check_never_committed(
@@ -370,19 +401,31 @@ def _shared(batch: MicroBatch, partition: TopicPartition, stands: int, note: Not
         f"two queries use group {group}: this is query {batch.query_id} of checkpoint {batch.checkpoint}, which has "
         f"written its position in {partition} there, and query {note.query_id}{_written_by(note)} has written another "
         f"over it, at offset {stands}. A group belongs to one query, or each takes the other's offsets for its own: "
-        "stop one of them and give it a group_id of its own. If the other query has replaced this one for good, let "
-        "this one end"
+        "stop one of them and give it a group_id of its own. If that is this one, look whether its output has batch "
+        f'{batch.batch_id}, and if not, pass on_new_checkpoint="reprocess" as well. If the other query has replaced '
+        "this one for good, let this one end"
     )
 
 
-def _appeared(batch: MicroBatch, partition: TopicPartition, stands: int, note: Note, group: str) -> str:
-    begins = _positions(partition, (batch.start or {}).get(partition), stands)
+def _set_by_another(
+    batch: MicroBatch, committed: Committed, partition: TopicPartition, why: str, group: str, *, is_untold: bool
+) -> str:
+    this = f"query {batch.query_id} of checkpoint {batch.checkpoint}"
+    note = Note.from_text(committed[partition].metadata)
+    if note is not None:
+        return (
+            f"two queries use group {group}: this is {this}, which begins with {partition} now, and query "
+            f"{note.query_id}{_written_by(note)} has written its position there: {why}. A group belongs to one "
+            "query, or each takes the other's offsets for its own: stop one of them and give it a group_id of its own. "
+            'If the other query has ended for good, pass on_new_checkpoint="reprocess" to read that input again on '
+            "purpose"
+        )
+    looked = ", after a look whether the output has this batch, which was run before" if is_untold else ""
     return (
-        f"two queries use group {group}: this is query {batch.query_id} of checkpoint {batch.checkpoint}, which begins "
-        f"with {partition} now, and query {note.query_id}{_written_by(note)} has written its position there: {begins}. "
-        "A group belongs to one query, or each takes the other's offsets for its own: stop one of them and give it a "
-        'group_id of its own. If the other query has ended for good, pass on_new_checkpoint="reprocess" to read that '
-        "input again on purpose"
+        f"batch {batch.batch_id} of {this} does not begin where group {group} stands: {why}. A consumer or a tool has "
+        "committed that: the group's offsets were changed. A group belongs to one query: let nothing else commit for "
+        f'it. Then choose one: pass on_new_checkpoint="reprocess" to go on where the checkpoint is{looked}; or delete '
+        f"it, and read with {_to_continue(batch, committed, group)}"
     )
 
 
@@ -409,13 +452,16 @@ def _forgotten(batch: MicroBatch, group: str) -> str:
     )
 
 
-def _no_trace(batch: MicroBatch, partition: TopicPartition, stands: int, group: str) -> str:
+def _no_trace(batch: MicroBatch, committed: Committed, places: Collection[TopicPartition], group: str) -> str:
+    place = min(_noted_places(batch, places))
+    what = "was deleted"
+    if place in committed:
+        what = f"is {committed[place].offset} now, which somebody else has committed"
     return (
         f"batch {batch.batch_id} of query {batch.query_id}, checkpoint {batch.checkpoint}, was run before and may have "
-        f"been written, and group {group} does not tell: somebody else has committed offset {stands} of {partition} "
-        "since. A group belongs to one query: let nothing else use it. Then choose one: look whether the output has "
-        'the batch, and if not, pass on_new_checkpoint="reprocess" to write it; if it has, start a new checkpoint '
-        "behind it."
+        f"been written, and group {group} does not tell: its offset of {place} {what}. A group belongs to one query: "
+        "let nothing else use it. Then choose one: look whether the output has the batch, and if not, pass "
+        'on_new_checkpoint="reprocess" to write it; if it has, start a new checkpoint behind it.'
     )
 
 

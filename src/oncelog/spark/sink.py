@@ -152,8 +152,9 @@ class ExactlyOnceSink:
     _columns: dict[str, Column] | None = None
     _committed_for: str | None = None
     _group: KnownGroup | None = None
-    _sent_commit_of: int | None = None
-    """The batch that this run has last tried to commit. If it is run again, it may have been written."""
+    _tried: tuple[tuple[str, int], Committed] | None = None
+    """The run and batch that were last about to be committed, and what the group had before. If that batch is run
+    again, it may have been written."""
     _reports: deque[BatchReport] = field(default_factory=lambda: deque(maxlen=REPORTS_MAX))
     _small: SmallBatches = field(default_factory=SmallBatches)
     _busy: threading.Lock = field(default_factory=threading.Lock)
@@ -223,8 +224,6 @@ class ExactlyOnceSink:
             drain(frame)
             self._reports.append(BatchReport(batch.batch_id, attempt, producer))
             return Written(0, 0, ())
-        if self._sent_commit_of == batch.batch_id:
-            batch = replace(batch, planned_before=True)
         group, self._group = self._group, None
         if group is None or group.run_id != batch.run_id:
             self._fence_former_id(identity, batch)
@@ -257,7 +256,9 @@ class ExactlyOnceSink:
         # 3. Input offsets, and the note that this batch is done, join the transaction.
         failpoints.hit("spark.sink.before_offsets")
         committing = (
-            changed_offsets(offsets, committed) if group.all_committed_s > time.monotonic() - ALL_OFFSETS_S else offsets
+            changed_offsets(known, offsets, committed)
+            if group.all_committed_s > time.monotonic() - ALL_OFFSETS_S
+            else offsets
         )
         self._check_unmoved(identity, committed, committing)
         if batch.is_first_to_commit:
@@ -266,7 +267,7 @@ class ExactlyOnceSink:
         identity.client.commit_offsets(options.group_id, committing)
         # 4. The decision: output, offsets and note become visible together.
         failpoints.hit("spark.sink.before_commit")
-        self._sent_commit_of = batch.batch_id
+        self._tried = (batch.run_id, batch.batch_id), committed
         identity.commit()
         self._committed_for = batch.query_id
         self._group = group.after(committing, is_all=committing is offsets)
@@ -295,7 +296,7 @@ class ExactlyOnceSink:
         if former is None:
             return
         logger.warning(
-            "query %s has committed with transactional id %s, and has %s now: what goes on under the old one is fenced",
+            "query %s has committed with transactional id %s, and has %s now: fencing what goes on under the old one",
             batch.query_id,
             former,
             options.transactional_id,
@@ -310,7 +311,7 @@ class ExactlyOnceSink:
             return
         for other in sorted(others):
             logger.warning(
-                "query %s goes on in group %s where another query was, with transactional id %s, which is fenced",
+                "query %s goes on in group %s where another query was, with transactional id %s: fencing that one",
                 batch.query_id,
                 options.group_id,
                 other,
@@ -351,6 +352,7 @@ class ExactlyOnceSink:
             keeps_state=lambda: keeps_state(self.spark, batch.query_id),
             marks_left=lambda: marks_left(self.spark, batch.checkpoint),
             has_committed=self._committed_for == batch.query_id,
+            tried_on=tried[1] if (tried := self._tried) and tried[0] == (batch.run_id, batch.batch_id) else None,
         )
 
 
