@@ -249,6 +249,8 @@ class Membership:
             log.exception("the metadata up to offset %d could not be applied", self.applied_offset)
             self.end(f"the metadata could not be applied: {error}")
             return
+        if self._broker.is_in_cluster:
+            self._broker.producer_ids.skip_those_of(self._broker.log_dir.logs.values())
         self.loaded.resolve(None)
 
     # -- registration and heartbeats

@@ -467,6 +467,10 @@ class ProducerStateManager:
         """The number of producers known, with open transactions or without."""
         return len(self._producers)
 
+    def highest_producer_id(self, below: int) -> int:
+        """-1 if none is known."""
+        return max((producer_id for producer_id in self._producers if producer_id < below), default=-1)
+
     def active_producers(self) -> list[ProducerStatus]:
         return [
             ProducerStatus(
