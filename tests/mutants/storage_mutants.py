@@ -195,6 +195,20 @@ STORAGE_MUTANTS = [
         (suite("tests/unit/storage/test_disk_trouble.py", "-k", "over_before"),),
     ),
     Mutant(
+        "a repaired log has forgotten who waits for the coordinator",
+        "oncelog.storage.producer_state",
+        " = before._verifications, before._verification_entries\n",
+        " = self._verifications, self._verification_entries\n",
+        (suite("tests/unit/storage/test_disk_trouble.py", "-k", "word or agreed"),),
+    ),
+    Mutant(
+        "a marker that a repair finds leaves the word of the coordinator as it was",
+        "oncelog.storage.log",
+        "files.headers_from(known.map_end_offset)",
+        "()",
+        (suite("tests/unit/storage/test_disk_trouble.py", "-k", "against_the_word"),),
+    ),
+    Mutant(
         "a log without descriptors waits for a restart",
         "oncelog.storage.log_health",
         "errno.ENOMEM, *OUT_OF_DESCRIPTORS)",

@@ -643,6 +643,8 @@ class Log:
             self._health.check_space()
             self._health.is_half_repaired = True
             files = self._load(clean=False, recovery_point=self.recovery_point)
+            known = before.producer_state
+            files.producer_state.take_over(known, files.headers_from(known.map_end_offset))
         except OSError as error:
             raise self._health.error(f"{self._health.failure}. It could not be recovered yet: {error}") from error
         before.close()

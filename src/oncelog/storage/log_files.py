@@ -6,12 +6,13 @@ and an OSError goes out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from pathlib import Path
 
 from oncelog.core import failpoints
 from oncelog.core.dataclass import dataclass
+from oncelog.protocol.batch import BatchHeader
 from oncelog.storage.leader_epochs import LeaderEpochs
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_place import LogPlace
@@ -41,6 +42,12 @@ class LogFiles:
 
     def __post_init__(self) -> None:
         self.reader = LogReader(self.segments)
+
+    def headers_from(self, offset: int) -> Iterator[BatchHeader]:
+        for segment in self.segments[segment_number(self.segments, offset) :]:
+            first = segment.find(offset)
+            if first is not None:
+                yield from (batch.header for batch in segment.batches(first.position))
 
     # A new segment
 

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -454,6 +454,17 @@ class ProducerStateManager:
         in_txn = [entry for entry in self._producers.values() if entry.txn_first_offset >= 0]
         for entry in sorted(in_txn, key=lambda entry: entry.txn_first_offset):
             self._ongoing[entry.txn_first_offset] = entry.producer_id
+
+    def take_over(self, before: ProducerStateManager, added: Iterable[BatchHeader]) -> None:
+        """What is in no log: settings, and who waits for the coordinator's word. `before` knows nothing of the `added`
+        batches."""
+        self.verification_enabled, self.admit = before.verification_enabled, before.admit
+        self._verifications, self._verification_entries = before._verifications, before._verification_entries
+        for header in added:
+            if header.is_control:
+                self._verifications.on_marker(header.producer_id, header.producer_epoch)
+            elif header.is_transactional:
+                self._verifications.on_data(header.producer_id)
 
     def clear(self, end_offset: int) -> None:
         """Forget everything, as before a reload after truncation. Batches from `end_offset` on are applied next."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,7 @@ from tests.unit.storage.log_harness import (
     batch,
     copy_log,
     end_txn,
+    headers,
     headers_in,
     new_log,
     read_all,
@@ -219,6 +220,56 @@ def test_a_repaired_log_holds_nothing_back_for_transactions_that_were_over_befor
         failpoints.disarm_all()
     log.repair()
     assert log.producer_state.first_unstable_offset is None
+    log.close(clean=False)
+
+
+def fail_half_way(append_one: Callable[[], object]) -> None:
+    def fail() -> None:
+        raise OSError(errno.ENOSPC, "injected")
+
+    failpoints.arm("log.append.after_write", fail)
+    try:
+        with pytest.raises(KafkaError, match="half way"):
+            append_one()
+    finally:
+        failpoints.disarm_all()
+
+
+def test_a_repaired_log_takes_what_the_coordinator_has_agreed_to(tmp_path: Path) -> None:
+    """Its producer was told that it had no transaction."""
+    log = new_log(tmp_path)
+    guard = log.producer_state.start_verification(5, 0, 0, supports_epoch_bump=False, now_ms=NOW_MS)
+    fail_half_way(lambda: append_txn(log, 6))
+    append(log, producer_id=5, producer_epoch=0, base_sequence=0, transactional=True, guard=guard)
+    assert [header.producer_id for header in headers(log)] == [6, 5]
+    log.close(clean=False)
+
+
+@pytest.mark.parametrize("is_marker", [True, False])
+def test_a_repair_counts_what_an_append_left_behind_against_the_word_of_the_coordinator(
+    tmp_path: Path, is_marker: bool
+) -> None:
+    log = new_log(tmp_path)
+    guard = log.producer_state.start_verification(5, 0, 0, supports_epoch_bump=False, now_ms=NOW_MS)
+    fail_half_way(lambda: end_txn(log, 5, commit=True) if is_marker else append_txn(log, 5))
+    log.repair()
+    if not is_marker:
+        end_txn(log, 5, commit=True)
+    with pytest.raises(KafkaError, match="no transaction open"):
+        append(log, producer_id=5, producer_epoch=0, base_sequence=1, transactional=True, guard=guard)
+    log.close(clean=False)
+
+
+def test_a_repaired_log_has_the_settings_that_it_had(tmp_path: Path) -> None:
+    def refuse(known: int) -> None:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"there are {known} producers")
+
+    log = new_log(tmp_path)
+    log.producer_state.verification_enabled, log.producer_state.admit = False, refuse
+    fail_half_way(lambda: append(log))
+    with pytest.raises(KafkaError, match="there are 0 producers"):
+        append(log, producer_id=5, producer_epoch=0, base_sequence=0)
+    assert not log.producer_state.verification_enabled
     log.close(clean=False)
 
 
