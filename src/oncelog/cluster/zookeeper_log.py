@@ -44,7 +44,6 @@ from oncelog.cluster.zookeeper_nodes import (
     encode_leader,
     log_path,
     part_path,
-    snapshot_id,
 )
 from oncelog.cluster.zookeeper_snapshots import NotStored, StoredSnapshots
 from oncelog.controller.image_records import VersionedRecord
@@ -276,9 +275,9 @@ class ZooKeeperMetadataLog:
 
     async def _find_place(self) -> None:
         """Whether the log is still the one that was read: it may have been restored between two connections. If what
-        tells that was cut off meanwhile, the snapshot is read that has replaced it."""
+        tells that is not there, since it was cut off or never read, the snapshot is read that has replaced it."""
         number = self._next_number
-        while number > 0 and await self._get(log_path(number - 1)) is None:
+        while number > 0 and not await self._has_last_batch():
             pointer = SnapshotPointer.of(await self._get(SNAPSHOT))
             if pointer.log < number or pointer.name.end_offset < self.committed.end_offset:
                 raise _LostLog(f"the node {log_path(number - 1)} is gone")
@@ -289,6 +288,10 @@ class ZooKeeperMetadataLog:
         problem = await self._lost()
         if problem is not None:
             raise _LostLog(problem)
+
+    async def _has_last_batch(self) -> bool:
+        """Or another one in its place."""
+        return self.committed.last_batch is not None and await self._get(log_path(self._next_number - 1)) is not None
 
     async def _read_to_end(self) -> None:
         first = self._next_number
@@ -430,8 +433,9 @@ class ZooKeeperMetadataLog:
         # In this order: if the log is cut meanwhile, the pointer tells.
         following = await self._get(log_path(number))
         pointer = SnapshotPointer.of(await self._get(SNAPSHOT))
-        if last is None and known is not None and pointer.name < known.name:
-            return f"the snapshot {snapshot_id(known.name)} is gone"
+        is_older = pointer.log < number or (pointer.log == number and known is not None and pointer.name != known.name)
+        if last is None and is_older:
+            return f"the snapshot before the node {log_path(number)} is gone"
         is_cut = pointer.log > number or (pointer.log == number and following is not None)
         return None if node is not None or is_cut else f"the node {path} is gone"
 
