@@ -280,7 +280,9 @@ class ZooKeeperMetadataLog:
         while number > 0 and not await self._has_last_batch():
             pointer = SnapshotPointer.of(await self._get(SNAPSHOT))
             if pointer.log < number or pointer.name.end_offset < self.committed.end_offset:
-                raise _LostLog(f"the node {log_path(number - 1)} is gone")
+                is_read = self.committed.last_batch is not None
+                lost = f"node {log_path(number - 1)}" if is_read else f"snapshot before the node {log_path(number)}"
+                raise _LostLog(f"the {lost} is gone")
             snapshot = await self._read_snapshot(pointer)
             if snapshot is not None:
                 self._take_snapshot(snapshot, pointer.log)
@@ -423,21 +425,18 @@ class ZooKeeperMetadataLog:
 
         It does not go on from there, since brokers have acted on the rest too.
         """
-        number, last, known = self._next_number, self.committed.last_batch, self.committed.snapshot
-        if number == 0:
-            return None
+        number, last = self._next_number, self.committed.last_batch
+        if number == 0 or last is None:
+            return None  # a snapshot alone was read, with this connection
         path = log_path(number - 1)
         node = await self._get(path)
-        if node is not None and last is not None:
+        if node is not None:
             return None if last == batch_in(node.data) else f"the node {path} is not the one that was read"
         # In this order: if the log is cut meanwhile, the pointer tells.
         following = await self._get(log_path(number))
         pointer = SnapshotPointer.of(await self._get(SNAPSHOT))
-        is_older = pointer.log < number or (pointer.log == number and known is not None and pointer.name != known.name)
-        if last is None and is_older:
-            return f"the snapshot before the node {log_path(number)} is gone"
         is_cut = pointer.log > number or (pointer.log == number and following is not None)
-        return None if node is not None or is_cut else f"the node {path} is gone"
+        return None if is_cut else f"the node {path} is gone"
 
     async def _gap(self) -> str | None:
         """Whether the log goes on behind the end that was read. What was written into the gap would be the end of it:
