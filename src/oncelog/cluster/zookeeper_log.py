@@ -44,7 +44,6 @@ from oncelog.cluster.zookeeper_nodes import (
     encode_leader,
     log_path,
     part_path,
-    snapshot_id,
 )
 from oncelog.cluster.zookeeper_snapshots import NotStored, StoredSnapshots
 from oncelog.controller.image_records import VersionedRecord
@@ -276,12 +275,14 @@ class ZooKeeperMetadataLog:
 
     async def _find_place(self) -> None:
         """Whether the log is still the one that was read: it may have been restored between two connections. If what
-        tells that was cut off meanwhile, the snapshot is read that has replaced it."""
+        tells that is not there, since it was cut off or never read, the snapshot is read that has replaced it."""
         number = self._next_number
-        while number > 0 and await self._get(log_path(number - 1)) is None:
+        while number > 0 and not await self._has_last_batch():
             pointer = SnapshotPointer.of(await self._get(SNAPSHOT))
             if pointer.log < number or pointer.name.end_offset < self.committed.end_offset:
-                raise _LostLog(f"the node {log_path(number - 1)} is gone")
+                is_read = self.committed.last_batch is not None
+                lost = f"node {log_path(number - 1)}" if is_read else f"snapshot before the node {log_path(number)}"
+                raise _LostLog(f"the {lost} is gone")
             snapshot = await self._read_snapshot(pointer)
             if snapshot is not None:
                 self._take_snapshot(snapshot, pointer.log)
@@ -289,6 +290,10 @@ class ZooKeeperMetadataLog:
         problem = await self._lost()
         if problem is not None:
             raise _LostLog(problem)
+
+    async def _has_last_batch(self) -> bool:
+        """Or another one in its place."""
+        return self.committed.last_batch is not None and await self._get(log_path(self._next_number - 1)) is not None
 
     async def _read_to_end(self) -> None:
         first = self._next_number
@@ -420,20 +425,18 @@ class ZooKeeperMetadataLog:
 
         It does not go on from there, since brokers have acted on the rest too.
         """
-        number, last, known = self._next_number, self.committed.last_batch, self.committed.snapshot
-        if number == 0:
-            return None
+        number, last = self._next_number, self.committed.last_batch
+        if number == 0 or last is None:
+            return None  # a snapshot alone was read, with this connection
         path = log_path(number - 1)
         node = await self._get(path)
-        if node is not None and last is not None:
+        if node is not None:
             return None if last == batch_in(node.data) else f"the node {path} is not the one that was read"
         # In this order: if the log is cut meanwhile, the pointer tells.
         following = await self._get(log_path(number))
         pointer = SnapshotPointer.of(await self._get(SNAPSHOT))
-        if last is None and known is not None and pointer.name < known.name:
-            return f"the snapshot {snapshot_id(known.name)} is gone"
         is_cut = pointer.log > number or (pointer.log == number and following is not None)
-        return None if node is not None or is_cut else f"the node {path} is gone"
+        return None if is_cut else f"the node {path} is gone"
 
     async def _gap(self) -> str | None:
         """Whether the log goes on behind the end that was read. What was written into the gap would be the end of it:
