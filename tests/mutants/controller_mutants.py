@@ -81,8 +81,8 @@ CONTROLLER_MUTANTS = [
     Mutant(
         "what is not committed stays behind a snapshot that replaces it",
         "oncelog.cluster.quorum_log",
-        "        self._held.clear()\n",
-        "",
+        "        self._held.clear()\n        self._replay, self.quorum",
+        "        self._replay, self.quorum",
         (_QUORUM_LOG,),
     ),
     Mutant(
