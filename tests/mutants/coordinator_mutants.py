@@ -30,6 +30,13 @@ COORDINATOR_MUTANTS = [
         (suite("tests/unit/server/test_lost_tails.py", "-k", "decision_is_known"),),
     ),
     Mutant(
+        "a commit without markers is judged by the clock also where nothing is lost",
+        _TXN + "recovery",
+        "owner.written_ms if owner.record_offset < doubtful_below_offset else None",
+        "owner.written_ms",
+        (suite("tests/unit/server/test_lost_tails.py", "-k", "whatever_the_clock"),),
+    ),
+    Mutant(
         "after a power cut an id keeps its producer id",
         _TXN + "epochs",
         "    if is_doubtful:\n",

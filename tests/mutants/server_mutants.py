@@ -81,7 +81,7 @@ SERVER_MUTANTS = [
         "oncelog.server.handlers.h21_delete_records",
         "    return saved.chain(lambda result: followed.map(lambda _: _answer(response, result)))\n",
         "    return response\n",
-        (histories(40, "start-moves-on", theme="removal"),),
+        (suite("tests/unit/server/test_topics_and_configs.py", "-k", "frees_a_full_disk or not_back_after_a_kill"),),
     ),
     Mutant(
         "DeleteRecords deletes one too many",

@@ -78,6 +78,12 @@ class Client:
         request = EndTxnRequest(transactional_id=ID, producer_id=self.pid, producer_epoch=self.epoch, committed=commit)
         return self._take(self._send(request, 5 if self.tv2 else 3))
 
+    def commit_without_markers(self) -> int:
+        """They are written in the next turn of the loop, which does not come."""
+        request = EndTxnRequest(transactional_id=ID, producer_id=self.pid, producer_epoch=self.epoch, committed=True)
+        code: int = self.node.send(request, 5 if self.tv2 else 3).value.error_code
+        return code
+
     def _send(self, request: Any, version: int) -> Any:
         answer = self.node.send(request, version)
         for _ in range(3):
@@ -218,6 +224,27 @@ def test_after_a_kill_a_producer_that_lives_on_commits_what_it_has_begun(past: P
     assert client.end(commit=True) == 0
     assert shown(node) == [*past.committed, b"open"]
     node.broker.stop(clean=False)
+
+
+@pytest.mark.parametrize("tv2", [False, True], ids=["tv0", "tv2"])
+@pytest.mark.parametrize("wrong_by_ms", [0, 3_600_000, -3_600_000])
+def test_after_a_kill_a_commit_is_whole_whatever_the_clock_was_set_to(
+    tmp_path: Path, tv2: bool, wrong_by_ms: int
+) -> None:
+    """The marker of the transaction before it has the time of the wall clock, or the same one as the commit."""
+    node = BrokerInProcess(tmp_path / "data", SETTINGS)
+    node.create(TOPIC)
+    client = Client(node, tv2=tv2)
+    assert client.init() == 0
+    node.clock.wrong_by_ms = wrong_by_ms
+    assert client.produce(b"a")
+    assert client.end(commit=True) == 0
+    assert client.produce(b"b")
+    assert client.commit_without_markers() == 0
+    node.broker.stop(clean=False)
+    node.broker = node._new()
+    assert shown(node) == [b"a", b"b"]
+    assert not is_stuck(node)
 
 
 @pytest.mark.parametrize("lost", [1, 2])

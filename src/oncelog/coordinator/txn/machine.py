@@ -145,7 +145,7 @@ class TxnShard:
             metadata = replace(metadata, last_update_ms=updated_ms)
         entry = self._entries.get(transactional_id) or TxnEntry(transactional_id, metadata)
         self._finish_transition(entry)
-        entry.record_offset = offset
+        entry.record_offset, entry.written_ms = offset, written_ms
         if metadata.state is TxnState.EMPTY:
             entry.is_doubtful = False
         self._install(entry, metadata)

@@ -138,6 +138,8 @@ class TxnEntry:
     fences: tuple[Fence, ...] = ()
     record_offset: int = -1
     """The offset of its newest record in the log."""
+    written_ms: int = NO_TIMESTAMP
+    """When that was appended, by the clock of the logs. Known only of records that a load has read."""
     is_doubtful: bool = False
     """What happened to it last may be lost (see `recovery`): nobody's identity counts until InitProducerId."""
 

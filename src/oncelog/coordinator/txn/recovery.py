@@ -39,7 +39,7 @@ class OpenTransaction(NamedTuple):
     coordinator_epoch: int
     """The coordinator epoch of the producer's last marker on this partition, -1 if there was none."""
     last_marker_ms: int
-    """When that was written, by the broker's clock; -1 if it is not known."""
+    """When that was written, by the clock of the logs; -1 if it is not known."""
 
 
 class Repair(Enum):
@@ -100,7 +100,7 @@ def recover(
         seen = producer_epochs.get(entry.metadata.producer_id, -1)
         is_behind = seen > entry.metadata.producer_epoch
         entry.is_doubtful = is_behind or (entry.record_offset < doubtful_below_offset and not is_kept)
-    recovered = _missing_markers(entries, open_transactions)
+    recovered = _missing_markers(entries, open_transactions, doubtful_below_offset)
     for entry in entries:
         _move_above(entry, producer_epochs.get(entry.metadata.producer_id, -1))
     return recovered
@@ -112,7 +112,9 @@ def _move_above(entry: TxnEntry, seen: int) -> None:
         entry.metadata = replace(entry.metadata, producer_epoch=_above(seen))
 
 
-def _missing_markers(entries: list[TxnEntry], open_transactions: Iterable[OpenTransaction]) -> Recovered:
+def _missing_markers(
+    entries: list[TxnEntry], open_transactions: Iterable[OpenTransaction], doubtful_below_offset: int
+) -> Recovered:
     owners = {entry.metadata.prev_producer_id: entry for entry in entries}
     owners |= {entry.metadata.producer_id: entry for entry in entries}
     recovered = Recovered()
@@ -122,7 +124,8 @@ def _missing_markers(entries: list[TxnEntry], open_transactions: Iterable[OpenTr
         if owner is None:
             recovered.unknown.append(transaction)
             continue
-        repair = judge(owner.metadata, transaction)
+        lost_from_ms = owner.written_ms if owner.record_offset < doubtful_below_offset else None
+        repair = judge(owner.metadata, transaction, lost_from_ms)
         if repair is Repair.LEAVE:
             continue
         recovered.missing.append(MissingMarker(transaction, owner.transactional_id, repair is Repair.COMMIT))
@@ -134,10 +137,13 @@ def _missing_markers(entries: list[TxnEntry], open_transactions: Iterable[OpenTr
     return recovered
 
 
-def judge(metadata: TxnMetadata, transaction: OpenTransaction) -> Repair:
-    """The older protocol does not tell transactions of one epoch apart: an end that is known may be that of another."""
+def judge(metadata: TxnMetadata, transaction: OpenTransaction, lost_from_ms: int | None = None) -> Repair:
+    """The older protocol does not tell transactions of one epoch apart: an end that is known may be that of another.
+
+    `lost_from_ms` is the time of the record, by the clock of the logs, if younger ones may be lost.
+    """
     state = metadata.state
-    if state in PREPARED and _is_being_ended(metadata, transaction):
+    if state in PREPARED and _is_being_ended(metadata, transaction, lost_from_ms):
         return Repair.LEAVE
     if state is TxnState.ONGOING and _is_part(metadata, transaction):
         return Repair.LEAVE if transaction.producer_epoch == metadata.producer_epoch else Repair.DOUBT
@@ -150,7 +156,7 @@ def _is_part(metadata: TxnMetadata, transaction: OpenTransaction) -> bool:
     return transaction.partition in metadata.partitions and transaction.producer_id == metadata.producer_id
 
 
-def _is_being_ended(metadata: TxnMetadata, transaction: OpenTransaction) -> bool:
+def _is_being_ended(metadata: TxnMetadata, transaction: OpenTransaction, lost_from_ms: int | None) -> bool:
     """Whether the markers of Prepare* are for this transaction, and not for one before it."""
     if not _is_part(metadata, transaction):
         return False
@@ -158,7 +164,8 @@ def _is_being_ended(metadata: TxnMetadata, transaction: OpenTransaction) -> bool
         return transaction.producer_epoch + 1 == metadata.producer_epoch
     if metadata.state is TxnState.PREPARE_ABORT:
         return transaction.producer_epoch <= metadata.producer_epoch
-    is_before = transaction.last_marker_ms < metadata.last_update_ms
+    # Where nothing is lost, whatever is open waits for these markers. No clock is asked, for it may have been set.
+    is_before = lost_from_ms is None or transaction.last_marker_ms < lost_from_ms
     return is_before and transaction.producer_epoch == metadata.producer_epoch
 
 
