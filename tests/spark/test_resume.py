@@ -243,6 +243,12 @@ def test_a_source_without_kafka_offsets_goes_by_the_batch_id_and_its_plan() -> N
         verdict(batch(5, {}), found)
     with pytest.raises(CannotResume, match="no Kafka offsets to compare"):
         verdict(batch(0, {}, query="new"), found)
+    with pytest.raises(CannotResume, match="two queries use group g"):
+        verdict(batch(4, {}, query="new"), found)
+    set_by_consumer = by_consumer({BATCH_ID_PARTITION: 7})
+    with pytest.raises(CannotResume, match="has 7 in out-0, where the batch ids of the query are kept"):
+        verdict(batch(4, {}), set_by_consumer)
+    assert verdict(batch(4, {}), set_by_consumer, NewCheckpoint.REPROCESS) is Verdict.WRITE
 
 
 def test_mixed_sources_are_not_judged_by_kafkas_offsets_alone() -> None:

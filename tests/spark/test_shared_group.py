@@ -12,14 +12,19 @@ from typing import Any
 import pytest
 from pyspark.sql.functions import window
 
+from oncelog.client import Admin
 from oncelog.core import failpoints
+from oncelog.security.acl import Acl, Operation, Pattern, Permission, Resource
+from oncelog.testing import broker
 from tests.spark.brokers import APACHE, SHARED, on_brokers
+from tests.spark.kafka import Kafka
 from tests.spark.pipeline import Pipeline
 from tests.spark.test_sink_failures import crash_in_the_sink, lose_a_commit, lose_the_answer_to_a_commit
 
 pytestmark = pytest.mark.spark
 
 HUNDRED = [b"%03d" % i for i in range(100)]
+AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
 @pytest.fixture(autouse=True)
@@ -282,3 +287,41 @@ def test_a_query_that_goes_on_for_another_fences_it(pipeline: Pipeline, second: 
     with pytest.raises(Exception, match=f"another driver has taken over transactional id {pipeline.id}"):
         first.awaitTermination()
     assert pipeline.kafka.values(pipeline.target) == HUNDRED
+
+
+def test_a_query_that_may_not_fence_another_goes_on_and_says_so(
+    spark: Any, name: Callable[[str], str], checkpoint: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"authorizer.class.name": AUTHORIZER, "allow.everyone.if.no.acl.found": True}
+    with broker(settings) as process:
+        kafka = Kafka(process.bootstrap_servers)
+        first = Pipeline(
+            spark, kafka, kafka.create(name("in"), 2), kafka.create(name("out"), 2), checkpoint, name("id")
+        )
+        kafka.send(first.source, HUNDRED[:50])
+        first.run()
+        with Admin({"bootstrap.servers": kafka.servers}) as admin:
+            admin.create_acls(
+                [
+                    Acl(
+                        Resource.TRANSACTIONAL_ID,
+                        first.id,
+                        Pattern.LITERAL,
+                        "User:another",
+                        "*",
+                        Operation.ALL,
+                        Permission.ALLOW,
+                    )
+                ]
+            )
+        kafka.send(first.source, HUNDRED[50:])
+        second = dataclasses.replace(
+            first,
+            checkpoint=str(tmp_path / "second"),
+            id=name("second"),
+            options={"startingOffsets": "committed", "kafka.group.id": first.id},
+            settings={"group_id": first.id},
+        )
+        second.run()
+        assert kafka.values(first.target) == HUNDRED
+    assert f"transactional id {first.id} may not be used by this query: it is not fenced" in caplog.text

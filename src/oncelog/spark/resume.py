@@ -308,7 +308,15 @@ def _is_untold(
 def _check_new_checkpoint(
     batch: MicroBatch, committed: Committed, batch_id_partition: TopicPartition | None, group: str
 ) -> None:
-    if not batch.has_kafka_source and batch_id_partition in committed:
+    if batch.batch_id > 0:
+        _check_not_shared(batch, committed, committed_places(batch, batch_id_partition), group)
+    if not batch.has_kafka_source and batch_id_partition is not None and batch_id_partition in committed:
+        if batch.batch_id > 0:
+            offset = committed[batch_id_partition].offset
+            why = f"it has {offset} in {batch_id_partition}, where the batch ids of the query are kept"
+            raise CannotResume(
+                _set_by_another(batch, committed, batch_id_partition, why, group, is_untold=batch.planned_before)
+            )
         why = "the source has no Kafka offsets to compare"
         raise CannotResume(_new_checkpoint(batch, committed, group, why))
     concerned = sorted(batch.end.keys() & committed.keys())
@@ -317,8 +325,6 @@ def _check_new_checkpoint(
         if batch.planned_before and batch.batch_id > 0 and was_noted:
             raise CannotResume(_forgotten(batch, group))
         return
-    if batch.batch_id > 0:
-        _check_not_shared(batch, committed, committed_places(batch, batch_id_partition), group)
     if batch.start is None:
         why = "the first offsets of the source cannot be seen"
         raise CannotResume(_new_checkpoint(batch, committed, group, why))
@@ -421,11 +427,11 @@ def _set_by_another(
             "purpose"
         )
     looked = ", after a look whether the output has this batch, which was run before" if is_untold else ""
+    how = f"; or delete it, and read with {_to_continue(batch, committed, group)}" if batch.has_kafka_source else ""
     return (
         f"batch {batch.batch_id} of {this} does not begin where group {group} stands: {why}. A consumer or a tool has "
         "committed that: the group's offsets were changed. A group belongs to one query: let nothing else commit for "
-        f'it. Then choose one: pass on_new_checkpoint="reprocess" to go on where the checkpoint is{looked}; or delete '
-        f"it, and read with {_to_continue(batch, committed, group)}"
+        f'it. Then pass on_new_checkpoint="reprocess" to go on where the checkpoint is{looked}{how}'
     )
 
 
