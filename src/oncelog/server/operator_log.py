@@ -100,7 +100,7 @@ class _Window:
         if self.count <= KIND_LINES_MAX:
             return None
         text = "and %s more like this within %.0f s: %s"
-        args = (f"{self.count - KIND_LINES_MAX:,}", now_s - self.begin_s, str(self.example.msg))
+        args = (f"{self.count - KIND_LINES_MAX:,}", now_s - self.begin_s, message_of(self.example))
         of = self.example
         return logging.LogRecord(of.name, of.levelno, of.pathname, of.lineno, text, args, None)
 
