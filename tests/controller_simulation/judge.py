@@ -251,7 +251,8 @@ class Judge(of_log.Judge):
                 # A late answer may be about a topic that is deleted since: nothing more was noted of its partitions.
                 if known == partition.partition_epoch and topic.topic_id in self.image.topics:
                     for member in proposed[key]:
-                        self._check_process(member, partition)
+                        if member.broker_id in partition.isr:  # a move that ends with it takes replicas away
+                            self._check_process(member, partition)
 
     def _check_process(self, member: BrokerState, partition: ChangedPartition) -> None:
         broker = self.image.brokers.get(NodeId(member.broker_id))
