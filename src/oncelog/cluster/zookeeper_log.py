@@ -261,7 +261,7 @@ class ZooKeeperMetadataLog:
         nodes = [Create(EPOCH, b"0"), Create(LOG, self._cluster_id), Create(SNAPSHOT), Create(SNAPSHOTS)]
         if await self._get(EPOCH) is None:
             if self._next_number > 0:
-                raise _LostLog(f"the node {EPOCH} is gone")
+                raise _LostLog(f"the node {EPOCH} is gone; {self._epoch_repair}")
             refused = await self._multi(nodes)
             if refused is not None and refused.reason is not Reason.NODE_EXISTS:
                 path = nodes[refused.position].path
@@ -455,12 +455,15 @@ class ZooKeeperMetadataLog:
     def _wrong_epoch(self, node: Node | None) -> str | None:
         """With an epoch that the log has had already, the next batch could be read by no controller."""
         least = self.committed.last_epoch
-        repair = f"if all else is there, set it to {least}"
         if node is None:
-            return f"the node {EPOCH} is gone; {repair}"
+            return f"the node {EPOCH} is gone; {self._epoch_repair}"
         if not node.data.isdigit():
-            return f"the node {EPOCH} has no number; {repair}"
-        return f"the node {EPOCH} has {int(node.data)}; {repair}" if int(node.data) < least else None
+            return f"the node {EPOCH} has no number; {self._epoch_repair}"
+        return f"the node {EPOCH} has {int(node.data)}; {self._epoch_repair}" if int(node.data) < least else None
+
+    @property
+    def _epoch_repair(self) -> str:
+        return f"if all else is there, set it to {self.committed.last_epoch}"
 
     def _tell_lost(self, problem: str | None) -> None:
         """Once, and this controller waits for it: with a restart it would go on from what is there."""

@@ -706,6 +706,11 @@ def test_an_epoch_that_was_deleted_is_told(world: World, caplog: pytest.LogCaptu
     assert not node.log.is_active
     assert [record.message for record in caplog.records if "/epoch" in record.message and record.levelname == "ERROR"]
     assert node.zookeeper.requests < 2000
+    node.zookeeper.cut()
+    world.run(60_000)
+    told = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == 1, "once, and with the next connection it is the same"
+    assert "set it to 1" in told[0]
 
 
 class Slow(Strict):
