@@ -103,6 +103,12 @@ class Ensemble:
         position = len(changes) if zxid is None else bisect_right(changes, zxid, key=lambda change: change.zxid)
         return changes[position - 1].node if position else None
 
+    def children(self, path: str, zxid: int) -> list[str] | None:
+        if self.read(path, zxid) is None:
+            return None
+        below = [each for each in self._changes if each.rpartition("/")[0] == path]
+        return [each.rpartition("/")[2] for each in below if self.read(each, zxid) is not None]
+
     def has_changed_since(self, path: str, zxid: int) -> bool:
         changes = self._changes.get(path, [])
         return bool(changes) and changes[-1].zxid > zxid
@@ -222,6 +228,9 @@ class FakeZooKeeper:
 
     def get(self, path: str) -> Promise[Node | Lost | None]:
         return self._request(lambda: self._ensemble.read(path, self._view()))
+
+    def children(self, path: str) -> Promise[Sequence[str] | Lost | None]:
+        return self._request(lambda: self._ensemble.children(path, self._view()))
 
     def multi(self, operations: Sequence[Operation]) -> Promise[Refused | Lost | None]:
         def apply() -> Refused | None:

@@ -117,7 +117,7 @@ METADATA_LOG_MUTANTS = [
     Mutant(
         "parts that nobody needs are left",
         _SNAPSHOTS,
-        "            await self._delete(there)\n",
+        "            await self._delete([*paths, snapshot_path(id_)])\n",
         "",
         (_HISTORIES, _TRAPS),
     ),

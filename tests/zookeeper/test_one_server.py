@@ -57,6 +57,8 @@ def test_operations_answer_as_the_fake_does(zookeeper: ZooKeeperEnsemble, chroot
         assert thread.wait_for(lambda: client.get("/a")) is None
         assert thread.wait_for(lambda: client.multi([Create("/a", b"1"), Create("/a/b", b"", True)])) is None
         assert thread.wait_for(lambda: client.get("/a")) == Node(b"1", 0, 0)
+        assert thread.wait_for(lambda: client.children("/a")) == ["b"]
+        assert thread.wait_for(lambda: client.children("/nothing")) is None
         ephemeral = thread.wait_for(lambda: client.get("/a/b"))
         assert isinstance(ephemeral, Node)
         assert ephemeral.owner == client.session_id != 0

@@ -1,4 +1,4 @@
-"""What `oncelog cluster up` shows while it runs: a table of the nodes on a terminal, and a line for each change."""
+"""What `oncelog cluster up` shows while it runs: the nodes, in a table on a terminal, and a line for each change."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -78,6 +78,8 @@ def watch(cluster: Cluster) -> None:
     if sys.stdout.isatty():
         _draw(cluster)
         return
+    for line in processes(Looking(cluster).nodes()):
+        click.echo(line)
     for _, lines in _views(cluster):
         for line in lines:
             click.echo(line)
@@ -105,6 +107,13 @@ def _views(cluster: Cluster) -> Iterator[tuple[ClusterView, list[str]]]:
             return
         before = view
         time.sleep(LOOK_EVERY_S)
+
+
+def processes(nodes: Iterable[Node]) -> Iterator[str]:
+    """For whoever has no table: what to kill or to look at. One that has ended is told of by `changes`."""
+    for node in nodes:
+        if node.pid is not None:
+            yield f"  {node.name:<16}{node.address:<20}pid {node.pid}"
 
 
 def changes(before: ClusterView, now: ClusterView) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What the controllers need of ZooKeeper: four operations. A client on the network and a fake for tests provide them.
+"""What the controllers need of ZooKeeper: five operations. A client on the network and a fake for tests provide them.
 
 A multi is all or nothing. A read may be stale, but what one session reads never goes back. After `sync` a read is at
 least as new as the sync. All calls and callbacks happen on the thread that owns the state.
@@ -93,6 +93,9 @@ class ZooKeeper(Protocol):
     def start(self, session: Session) -> None: ...
 
     def get(self, path: str) -> Promise[Node | Lost | None]: ...
+
+    def children(self, path: str) -> Promise[Sequence[str] | Lost | None]:
+        """The names of the nodes below a node, in any order."""
 
     def multi(self, operations: Sequence[Operation]) -> Promise[Refused | Lost | None]: ...
 

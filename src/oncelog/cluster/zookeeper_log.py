@@ -260,6 +260,8 @@ class ZooKeeperMetadataLog:
         """Another controller may make the nodes in the same moment."""
         nodes = [Create(EPOCH, b"0"), Create(LOG, self._cluster_id), Create(SNAPSHOT), Create(SNAPSHOTS)]
         if await self._get(EPOCH) is None:
+            if self._next_number > 0:
+                raise _LostLog(f"the node {EPOCH} is gone; {self._epoch_repair}")
             refused = await self._multi(nodes)
             if refused is not None and refused.reason is not Reason.NODE_EXISTS:
                 path = nodes[refused.position].path
@@ -267,6 +269,8 @@ class ZooKeeperMetadataLog:
 
     async def _check_cluster(self) -> None:
         node = await self._get(LOG)
+        if node is None and self._next_number > 0:
+            raise _LostLog(f"the node {LOG} is gone")
         if node is None:
             raise _Hopeless(f"there is a node {EPOCH} without a node {LOG}: somebody has deleted it")
         if node.data != self._cluster_id:
@@ -442,20 +446,24 @@ class ZooKeeperMetadataLog:
         """Whether the log goes on behind the end that was read. What was written into the gap would be the end of it:
         the batches behind that have other offsets."""
         number = self._next_number
-        if await self._get(log_path(number + 1)) is None:
+        names = _answer(await self._zookeeper.children(LOG)) or ()
+        if not any(name.isdigit() and int(name) >= number for name in names):
             return None
         await self._read_to_end()
-        return None if self._next_number > number else f"the node {log_path(number)} is gone, the next one is there"
+        return None if self._next_number > number else f"the node {log_path(number)} is gone, and there are later ones"
 
     def _wrong_epoch(self, node: Node | None) -> str | None:
         """With an epoch that the log has had already, the next batch could be read by no controller."""
         least = self.committed.last_epoch
-        repair = f"if all else is there, set it to {least}"
         if node is None:
-            return f"the node {EPOCH} is gone; {repair}"
+            return f"the node {EPOCH} is gone; {self._epoch_repair}"
         if not node.data.isdigit():
-            return f"the node {EPOCH} has no number; {repair}"
-        return f"the node {EPOCH} has {int(node.data)}; {repair}" if int(node.data) < least else None
+            return f"the node {EPOCH} has no number; {self._epoch_repair}"
+        return f"the node {EPOCH} has {int(node.data)}; {self._epoch_repair}" if int(node.data) < least else None
+
+    @property
+    def _epoch_repair(self) -> str:
+        return f"if all else is there, set it to {self.committed.last_epoch}"
 
     def _tell_lost(self, problem: str | None) -> None:
         """Once, and this controller waits for it: with a restart it would go on from what is there."""

@@ -70,8 +70,7 @@ class StoredSnapshots:
         """Delete what snapshots that are not in use have left, and the log before the one that is."""
         for id_, parts in pointer.sweep:
             paths = [part_path(id_, number) for number in reversed(range(parts))]
-            there = [path for path in [*paths, snapshot_path(id_)] if await self._get(path) is not None]
-            await self._delete(there)
+            await self._delete([*paths, snapshot_path(id_)])
         # The last node stays: the next append checks it.
         end = min(pointer.log, self._next_number() - 1)
         oldest = await self._find_oldest(end)
@@ -81,7 +80,13 @@ class StoredSnapshots:
 
     async def _delete(self, paths: Sequence[str]) -> None:
         for start in range(0, len(paths), DELETED_AT_ONCE_MAX):
-            await self._step([Delete(path) for path in paths[start : start + DELETED_AT_ONCE_MAX]])
+            slice_ = paths[start : start + DELETED_AT_ONCE_MAX]
+            try:
+                await self._step([Delete(path) for path in slice_])
+            except NotStored:
+                # Some were never made, or somebody else has deleted them. Without the rest there would be no snapshot
+                # any more.
+                await self._step([Delete(path) for path in slice_ if await self._get(path) is not None])
 
     async def _find_oldest(self, end: int) -> int:
         """The first log node that is there, by bisection: those before it were deleted in order."""

@@ -148,6 +148,9 @@ class ZooKeeperClient:
 
         return self._ask(self._client.get_async(self._path(path)), convert)
 
+    def children(self, path: str) -> Promise[Sequence[str] | Lost | None]:
+        return self._ask(self._client.get_children_async(self._path(path)), lambda names: names)
+
     def multi(self, operations: Sequence[Operation]) -> Promise[Refused | Lost | None]:
         transaction = self._client.transaction()
         for operation in operations:

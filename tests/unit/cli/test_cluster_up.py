@@ -81,6 +81,8 @@ def test_it_says_what_dies_and_stops_together(tmp_path: Path) -> None:
     with cluster_up(folder, "--brokers", "2", "--controllers", "1", "--port", "0") as up:
         nodes = pids(folder)
         assert len(nodes) == 3
+        for name in ("controller 101", "broker 1", "broker 2"):  # whoever has no terminal has no table of them
+            assert up.line_with(f"^  {name} ").split()[-2:] == ["pid", str(nodes[name.replace(" ", "-")])]
         refused = CliRunner().invoke(cli, ["cluster", "up", "--data-dir", str(folder)])
         assert f"is running, under process {up.process.pid}" in refused.output
         os.kill(nodes["broker-2"], signal.SIGKILL)

@@ -516,6 +516,24 @@ def test_a_log_that_zookeeper_has_lost_is_not_continued(world: World) -> None:
     assert world.log_nodes() == [0]
 
 
+@pytest.mark.parametrize("lost", [1, 4])
+def test_a_log_without_one_of_its_nodes_is_cut_all_the_same(world: World, lost: int) -> None:
+    """The active controller knows the rest. Whoever starts reads the snapshot."""
+    first = world.node(1)
+    for value in "12345":
+        first.appended(value)
+    world.ensemble.commit([Delete(log_path(lost))], 0)
+    for value in "67":
+        assert first.snapshot() is None
+        first.appended(value)
+    assert world.log_nodes()[-2:] == [6, 7]
+    late = world.node(2)
+    assert late.image == first.image
+    first.log.close()
+    world.run()
+    assert late.log.is_active
+
+
 def test_a_damaged_pointer_keeps_no_controller_from_appending(world: World) -> None:
     first = world.node(1)
     world.ensemble.commit([Create(f"{SNAPSHOTS}/{3:020}-{1:010}")], 0)
@@ -627,6 +645,32 @@ def test_controllers_wait_for_a_log_that_was_deleted_and_say_so(world: World, ca
     assert first.zookeeper.requests + second.zookeeper.requests < 4000
 
 
+@pytest.mark.parametrize("restored", [[], [EPOCH]])
+def test_controllers_that_know_a_log_make_no_other_one(
+    world: World, caplog: pytest.LogCaptureFixture, restored: list[str]
+) -> None:
+    """Also with their next connection. Whoever restores the data finds no nodes in the way."""
+    nodes = [world.node(1), world.node(2)]
+    nodes[0].appended("1")
+    copy = copy_of(world)
+    for node in nodes:
+        node.zookeeper.isolate()
+    world.run(2 * SESSION_MS)
+    delete_all(world)
+    world.ensemble.commit([Create(path, copy[path]) for path in restored], 0)
+    for node in nodes:
+        node.zookeeper.heal()
+    world.run(2 * SESSION_MS)
+    assert world.ensemble.paths() == restored
+    assert [node.faults for node in nodes] == [[], []], "with a restart they would begin an empty log"
+    assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 2, "once each"
+    for path, data in sorted(copy.items()):
+        world.ensemble.commit([Create(path, data)], 0)
+    world.run(5000)
+    assert any(node.log.is_active for node in nodes)
+    assert [node.retention for node in nodes] == ["1", "1"]
+
+
 def test_a_log_that_was_restored_is_gone_on_with(world: World) -> None:
     first, second = world.node(1), world.node(2)
     first.appended("1")
@@ -662,6 +706,11 @@ def test_an_epoch_that_was_deleted_is_told(world: World, caplog: pytest.LogCaptu
     assert not node.log.is_active
     assert [record.message for record in caplog.records if "/epoch" in record.message and record.levelname == "ERROR"]
     assert node.zookeeper.requests < 2000
+    node.zookeeper.cut()
+    world.run(60_000)
+    told = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == 1, "once, and with the next connection it is the same"
+    assert "set it to 1" in told[0]
 
 
 class Slow(Strict):
@@ -731,16 +780,27 @@ def test_an_epoch_that_somebody_has_made_anew_is_not_taken_if_the_log_has_a_late
     assert first.retention == second.retention == late.retention == "2"
 
 
-def test_a_gap_in_the_log_is_not_written_into(world: World, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("gap", [(2,), (2, 3), (2, 3, 4), (0, 1)])
+@pytest.mark.parametrize("has_snapshot", [False, True])
+def test_a_gap_in_the_log_is_not_written_into(
+    world: World, caplog: pytest.LogCaptureFixture, gap: tuple[int, ...], has_snapshot: bool
+) -> None:
     """A controller that starts reads to the gap only. What it wrote there could never be followed by the rest."""
     first = world.node(1)
-    for value in "123":
+    behind = 0
+    if has_snapshot:
+        first.appended("0")
+        assert first.snapshot() is None
+        [last] = world.log_nodes()
+        behind = last + 1
+    for value in "1234567":
         first.appended(value)
     first.log.close()
     world.run()
-    lost = world.ensemble.read(f"{LOG}/{2:020}")
-    assert lost is not None
-    world.ensemble.commit([Delete(f"{LOG}/{2:020}")], 0)
+    paths = [log_path(behind + number) for number in gap]
+    lost = [node for path in paths if (node := world.ensemble.read(path)) is not None]
+    assert len(lost) == len(gap)
+    world.ensemble.commit([Delete(path) for path in paths], 0)
     before = world.log_nodes()
     second = world.node(2)
     world.run(5000)
@@ -748,11 +808,11 @@ def test_a_gap_in_the_log_is_not_written_into(world: World, caplog: pytest.LogCa
     assert (second.faults, second.log.is_active) == ([], False)
     told = [record.message for record in caplog.records if record.levelname == "ERROR"]
     assert len(told) == 1
-    assert "/log/00000000000000000002 is gone" in told[0]
-    world.ensemble.commit([Create(f"{LOG}/{2:020}", lost.data)], 0)
+    assert f"{paths[0]} is gone" in told[0]
+    world.ensemble.commit([Create(path, node.data) for path, node in zip(paths, lost, strict=True)], 0)
     world.run(5000)
     assert second.log.is_active
-    assert second.retention == "3"
+    assert second.retention == "7"
 
 
 def test_a_log_that_another_controller_has_gone_on_with_from_an_older_copy_is_not_followed(
