@@ -47,7 +47,7 @@ def image_records(image: Image) -> Iterator[VersionedRecord]:
 
 def versioned(message: Message, level: int) -> VersionedRecord:
     """A record in the version that is written at a level of metadata.version."""
-    if isinstance(message, BrokerRegistrationChangeRecord):
+    if type(message) is BrokerRegistrationChangeRecord:
         return VersionedRecord(message, _change_version(message))
     return VersionedRecord(message, _version(type(message), level))
 

@@ -107,11 +107,11 @@ class Machine:
     def apply_in_steps(self, records: Iterable[tuple[int, Message]]) -> Iterator[None]:
         """Offsets and records. Nothing of them is in the view before the end."""
         for offset, record in records:
-            if isinstance(record, ENDS):
+            if type(record) in ENDS:
                 yield from self._replay.apply_in_steps(record)
             else:
                 self._replay.apply(record)
-            if isinstance(record, RegisterBrokerRecord):
+            if type(record) is RegisterBrokerRecord:
                 self._registered_offsets[NodeId(record.broker_id)] = offset
             yield
         self._has_news = True
@@ -174,7 +174,7 @@ class Round:
         decision = found if isinstance(found, Decision) else (yield from found)
         level = self._view.image.metadata_version
         for record in decision.records:
-            if not isinstance(record, _ALWAYS_SMALL):
+            if type(record) not in _ALWAYS_SMALL:
                 _check_size(record, level)
                 yield
         yield from self._take_in_steps(decision.records, is_bounded=not all(map(_is_needed, decision.records)))
@@ -328,9 +328,9 @@ _OF_CLIENTS: Final = (ClientQuotaRecord, AccessControlEntryRecord, UserScramCred
 def _is_needed(record: Message) -> bool:
     """Whether there is always room for it: for settings of brokers and of internal topics, which are few, and for what
     has no settings."""
-    if isinstance(record, ConfigRecord):
+    if type(record) is ConfigRecord:
         return record.resource_type == ResourceType.BROKER or record.resource_name in INTERNAL_TOPICS
-    return not isinstance(record, _OF_CLIENTS)
+    return type(record) not in _OF_CLIENTS
 
 
 def _check_size(record: Message, level: int) -> None:

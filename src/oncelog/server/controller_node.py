@@ -289,7 +289,7 @@ class ControllerNode:
             yield
             if self._scheduler.monotonic_ms() - now_ms > ROUND_MS:
                 break
-        if any(isinstance(record, ConfigRecord) and record.name == _UNCLEAN for record in current.records):
+        if any(type(record) is ConfigRecord and record.name == _UNCLEAN for record in current.records):
             current.elect_unclean()
         # Here too: while there is always something to write, the clock never finds a moment between two appends.
         try:
