@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,30 @@ def test_the_active_controller_is_killed_and_the_other_goes_on(
         create(cluster, "last")
         topics = cluster.admin.list_topics(timeout=20).topics
         assert {"before", "after", "last"} <= set(topics)
+
+
+@pytest.mark.skipif(os.environ.get("ONCELOG_CLUSTER_TESTS") != "all", reason="takes half a minute: make test-cluster")
+def test_brokers_go_on_serving_without_zookeeper_and_controllers_go_on_with_it(tmp_path: Path) -> None:
+    with (
+        ZooKeeperEnsemble(tmp_path / "zookeeper") as ensemble,
+        running_cluster(tmp_path) as cluster,
+        own_controllers(cluster, ensemble.connect, nodes=CONTROLLERS) as controllers,
+    ):
+        for node_id in BROKERS:
+            cluster.start_oncelog(node_id)
+        create(cluster, "before")
+        [server] = ensemble.servers
+        server.kill()
+        [future] = cluster.admin.create_topics([NewTopic("meanwhile", 1, 2)], request_timeout=5).values()
+        with pytest.raises(KafkaException):
+            future.result(20)
+        send(cluster.producer(acks="all"), "before", ["1", "2"])
+        server.start().wait_ready()
+        controllers.wait_for_active()
+        create(cluster, "after")
+        send(cluster.producer(acks="all"), "after", ["3"])
+        assert cluster.read("before", 2, group="readers") == [b"1", b"2"]
+        assert all(process.running for process in controllers.processes.values())
 
 
 def test_a_controller_of_another_cluster_ends_with_a_reason(

@@ -94,6 +94,19 @@ def test_it_says_what_dies_and_stops_together(tmp_path: Path) -> None:
     assert (folder / "broker-1" / ".kafka_cleanshutdown").exists()
 
 
+def test_a_second_ctrl_c_kills_what_does_not_stop(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    with cluster_up(folder, "--brokers", "1", "--controllers", "1", "--port", "0") as up:
+        nodes = pids(folder)
+        os.kill(nodes["broker-1"], signal.SIGSTOP)
+        up.process.send_signal(signal.SIGINT)
+        up.line_with("Ctrl-C again kills them")
+        assert up.process.poll() is None
+        up.process.send_signal(signal.SIGINT)
+        assert up.process.wait(30) != 0
+    assert not any(map(runs, nodes.values()))
+
+
 def refusal(*arguments: object) -> Result:
     done = CliRunner().invoke(cli, ["cluster", "up", *map(str, arguments)])
     assert done.exit_code == 1, done.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from oncelog.client.admin import OffsetSpec
 from oncelog.testing import Cluster
 from oncelog.testing.cluster_plan import ClusterFolderError, ClusterPlan
 from oncelog.testing.local_cluster import START_TIMEOUT_S, _plan
+from oncelog.testing.zookeeper import find_jars
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +114,28 @@ def test_brokers_can_be_added_to_a_plan_and_not_left_out() -> None:
     assert plan.with_brokers(4).brokers == {1: 9092, 2: 9093, 3: 9094, 4: 9095}
     with pytest.raises(ClusterFolderError, match="there are 2 brokers in the folder"):
         plan.with_brokers(1)
+
+
+@pytest.mark.parametrize("place", [".", "lib"])
+def test_a_zookeeper_is_that_of_its_home_or_that_of_pyspark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def jars(folder: Path) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "zookeeper-3.9.5.jar").touch()
+        return folder
+
+    of_spark = jars(tmp_path / "site" / "pyspark" / "jars")
+    (tmp_path / "site" / "pyspark" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.delitem(sys.modules, "pyspark", raising=False)
+    monkeypatch.delenv("ZOOKEEPER_HOME", raising=False)
+    assert find_jars() == of_spark
+    home = tmp_path / "home"
+    monkeypatch.setenv("ZOOKEEPER_HOME", str(home))
+    assert find_jars() == of_spark, "nothing is there"
+    of_home = jars(home / place)
+    assert find_jars() == of_home
 
 
 def test_a_zookeeper_has_a_folder_that_it_finds_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
