@@ -305,8 +305,12 @@ class Log:
         end_offset = min(end_offset, self.log_end_offset)
         if not self.log_start_offset <= offset < end_offset:
             return 0
+        self.check_readable()
         reads_to_end = self._is_end(end_offset)
-        return self.files.reader.available_bytes(offset, end_offset=end_offset, reads_to_end=reads_to_end)
+        try:
+            return self.files.reader.available_bytes(offset, end_offset=end_offset, reads_to_end=reads_to_end)
+        except OSError as error:
+            raise self._health.error(f"could not look for offset {offset}: {error}") from error
 
     def _is_end(self, offset: int) -> bool:
         """Whether the files end there, too. An append that failed half way may have left a batch behind the end."""
