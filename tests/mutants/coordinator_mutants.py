@@ -247,6 +247,20 @@ COORDINATOR_MUTANTS = [
         (suite("tests/unit/server/test_coordinator_runtime.py", "-k", "nothing_is_written"),),
     ),
     Mutant(
+        "a list lacks what a coordinator's log that does not open has",
+        "oncelog.server.coordinator_runtime",
+        "        if not self.with_data() <= self._live.keys():\n",
+        "        if False:\n",
+        (suite("tests/unit/server/test_repair.py", "-k", "no_secret"),),
+    ),
+    Mutant(
+        "whoever lists is sent to another coordinator while a log waits for its repair",
+        "oncelog.server.coordinator_runtime",
+        "        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS\n        if partition.is_broken:\n",
+        "        code = shard.refusal\n        if partition.is_broken:\n",
+        (suite("tests/unit/server/test_repair.py", "-k", "asks_again"),),
+    ),
+    Mutant(
         "a shard that is given up with its role is loaded at once",
         "oncelog.server.coordinator_runtime",
         "            self._load_when_it_opens(live.index)\n        self.write(live, instead)\n",

@@ -209,6 +209,20 @@ STORAGE_MUTANTS = [
         (suite("tests/unit/storage/test_disk_trouble.py", "-k", "against_the_word"),),
     ),
     Mutant(
+        "an append that could not be flushed leaves a log that goes on",
+        "oncelog.storage.log",
+        '                self._health.fail("what was appended could not be flushed", error)\n',
+        "                pass\n",
+        (suite("tests/unit/server/test_coordinator_runtime.py", "-k", "could_not_be_flushed"),),
+    ),
+    Mutant(
+        "what a repair finds is shown before it is on disk",
+        "oncelog.storage.log",
+        "        self._flush_if_due()\n        logger.warning(",
+        "        logger.warning(",
+        (suite("tests/unit/storage/test_log_flush.py", "-k", "without_a_descriptor"),),
+    ),
+    Mutant(
         "a log without descriptors waits for a restart",
         "oncelog.storage.log_health",
         "errno.ENOMEM, *OUT_OF_DESCRIPTORS)",

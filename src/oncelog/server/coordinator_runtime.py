@@ -170,6 +170,33 @@ class CoordinatorRuntime(Generic[S, E]):
         """What is there without being asked for."""
         return self._live.get(index)
 
+    def listed(self) -> Iterator[LiveShard[S]]:
+        """All that have something to list. Raises KafkaError for one that cannot be asked: a list without it would be
+        taken for complete.
+        """
+        shards = list(self)
+        if not self.with_data() <= self._live.keys():
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"a partition of {self._topic} is not open yet")
+        for live in shards:
+            self._check_listed(live)
+        for live in shards:
+            self._check_listed(live)  # others had their turn since
+            yield live
+
+    def _check_listed(self, live: LiveShard[S]) -> None:
+        """Who lists asks all brokers and not a coordinator, and asks again only after the error of a load. So
+        NOT_COORDINATOR is for a log that waits for a restart.
+        """
+        partition, shard = live.partition, live.shard
+        if shard.is_loaded and not partition.log.has_failed:
+            return
+        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        if partition.is_broken:
+            code = ErrorCode.NOT_COORDINATOR
+        elif shard.refusal is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+            code = shard.refusal
+        raise KafkaError(code, f"{partition.topic_partition} cannot be listed now")
+
     def live(self, index: int) -> LiveShard[S]:
         """Loaded, or being loaded: ask the shard. Raises KafkaError if its partition cannot be opened."""
         live = self._live.get(index)

@@ -302,23 +302,18 @@ class GroupRuntime:
             else:
                 self._deleted_topics.setdefault(live.index, []).extend(gone)
 
-    def list_groups(self, states: Iterable[str], types: Iterable[str]) -> Steps[tuple[ErrorCode, list[ListedGroup]]]:
-        """Groups in one of these states, if there are any, whose names are in lower case; and of these types."""
-        shards = [live.shard for live in self.shards]
-        refusals = [shard.refusal for shard in shards if not shard.is_loaded]
-        if refusals:
-            return refusals[0], []
+    def list_groups(self, states: Iterable[str], types: Iterable[str]) -> Steps[list[ListedGroup]]:
+        """Groups in one of these states, if there are any, whose names are in lower case; and of these types. Raises
+        KafkaError."""
         # Unknown names let nothing through, and one of them does for all.
         wanted = set(states)
         states, types = (wanted & _STATES) or list(wanted)[:1], list(dict.fromkeys(types))
         found: list[ListedGroup] = []
-        for shard in shards:
-            if not shard.is_loaded:
-                return shard.refusal, []  # this broker has given it up meanwhile
-            part = shard.list_groups(states, types)
+        for live in self.shards.listed():
+            part = live.shard.list_groups(states, types)
             found += part
             yield len(part) * ITEM_BYTES
-        return ErrorCode.NONE, found
+        return found
 
 
 COUNT_INTERVAL_MS: Final = 1_000

@@ -413,7 +413,7 @@ class TxnRuntime:
 
         now_ms = self._broker.steady_ms()
         found: list[ListedTransaction] = []
-        for live in self.shards:
+        for live in self.shards.listed():
             for entry in live.shard.entries():
                 if wanted.includes(entry, now_ms):
                     found.append(listing_of(entry))

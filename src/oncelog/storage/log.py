@@ -167,7 +167,7 @@ class Log:
                 header, origin=origin, control=control, guard=guard, marker_tv=marker_tv, pending=pending
             )
             if duplicate is not None:
-                # The original may have failed half way, or be from before a crash, and is acknowledged only now.
+                # The original may be from before a crash, and is acknowledged only now.
                 self._flush_if_due()
                 return AppendInfo.of_duplicate(duplicate, self.log_start_offset)
         max_timestamp = max([header.max_timestamp for header in headers])
@@ -305,8 +305,12 @@ class Log:
         end_offset = min(end_offset, self.log_end_offset)
         if not self.log_start_offset <= offset < end_offset:
             return 0
+        self.check_readable()
         reads_to_end = self._is_end(end_offset)
-        return self.files.reader.available_bytes(offset, end_offset=end_offset, reads_to_end=reads_to_end)
+        try:
+            return self.files.reader.available_bytes(offset, end_offset=end_offset, reads_to_end=reads_to_end)
+        except OSError as error:
+            raise self._health.error(f"could not look for offset {offset}: {error}") from error
 
     def _is_end(self, offset: int) -> bool:
         """Whether the files end there, too. An append that failed half way may have left a batch behind the end."""
@@ -480,7 +484,9 @@ class Log:
         return self.durability.prepare(self.files, self.log_end_offset, batches_only=batches_only)
 
     def flush(self) -> None:
-        """Everything appended so far is on disk when this returns."""
+        """Everything appended so far is on disk when this returns. If not, the log has failed: whoever is refused must
+        not go on as if nothing had been written.
+        """
         work = self.prepare_flush()
         if work is None:
             return
@@ -488,7 +494,9 @@ class Log:
             work.run()
         except OSError as error:
             self.finish_flush(work, error)
-            raise self._health.error(self._health.failure or f"not flushed yet: {error}") from error
+            if not self._health.failure:
+                self._health.fail("what was appended could not be flushed", error)
+            raise self._health.error() from error
         self.finish_flush(work)
 
     def finish_flush(self, work: FlushWork, error: Exception | None = None) -> None:
@@ -653,4 +661,6 @@ class Log:
         self._health.recover()
         self.durability.generation += 1
         self.durability.folder_changes += 1
+        # What is found was not acknowledged. It is shown from now on.
+        self._flush_if_due()
         logger.warning("%s: recovered, and goes on at offset %d", self.topic_partition, self.log_end_offset)

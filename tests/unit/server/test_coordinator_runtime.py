@@ -23,6 +23,7 @@ from oncelog.server import shard_log
 from oncelog.server.coordinator_runtime import REPAIRED_CHECK_MS, REPLIES_AT_ONCE
 from oncelog.server.log_upkeep import REPAIR_CHECK_INTERVAL_MS
 from oncelog.server.markers import RETRY_MS as MARKER_RETRY_MS
+from oncelog.storage.flush_work import FileNotOpened
 from oncelog.storage.log import Log
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.held_worker import HeldWorker, hold_worker
@@ -31,6 +32,8 @@ from tests.unit.server.test_lost_tails import ID, Client, Past
 from tests.unit.server.test_transactions import BrokenMarkers, Producer
 from tests.unit.server.test_transactions import commit_offsets as commit_in_transaction
 from tests.unit.server.test_transactions import fetch_offset as fetch_stable_offset
+
+FLUSHED_AT_ONCE = {**SETTINGS, "oncelog.acks.fsync": "false", "log.flush.interval.messages": "1"}
 
 
 @pytest.fixture
@@ -78,6 +81,10 @@ def describe() -> DescribeTransactionsRequest:
 
 def no_space() -> None:
     raise OSError(errno.ENOSPC, "injected")
+
+
+def no_descriptor() -> None:
+    raise FileNotOpened(errno.EMFILE, "injected")
 
 
 def test_a_commit_in_flight_when_the_broker_resigns_is_answered_and_found_by_the_next_load(
@@ -176,6 +183,44 @@ def test_nothing_is_written_behind_a_decision_that_an_append_left_behind(node: B
     assert log.log_end_offset == end_offset + 2, "PrepareCommit, CompleteCommit"
     (described,) = node.send(describe(), 0).value.transaction_states
     assert described.transaction_state == "CompleteCommit"
+
+
+@pytest.mark.parametrize("settings", [FLUSHED_AT_ONCE])
+def test_a_decision_that_could_not_be_flushed_is_carried_out_when_it_is(node: BrokerInProcess) -> None:
+    """It is in the log, where the next start would find it: what came next was decided as if it had not been made."""
+    producer = Producer(node, "x", timeout_ms=5_000)
+    producer.init()
+    producer.produce("t", b"a")
+    log = node.broker.partitions.get(TRANSACTION_STATE_TOPIC, node.broker.transactions.partition_of("x")).log
+    before = log.log_end_offset
+    failpoints.arm("log.flush.before_fsync", no_descriptor)
+    assert producer.end(True).value.error_code == ErrorCode.NOT_COORDINATOR
+    assert producer.end(False).value.error_code == ErrorCode.NOT_COORDINATOR
+    node.clock.advance_ms(30_000)
+    assert log.recovery_point == before
+    assert node.send(describe(), 0).value.transaction_states[0].error_code == ErrorCode.NOT_COORDINATOR
+    failpoints.disarm_all()
+    node.clock.advance_ms(2 * REPAIR_CHECK_INTERVAL_MS + 1)
+    assert log.recovery_point == log.log_end_offset == before + 2, "PrepareCommit, CompleteCommit"
+    (described,) = node.send(describe(), 0).value.transaction_states
+    assert described.transaction_state == "CompleteCommit"
+
+
+@pytest.mark.parametrize("settings", [FLUSHED_AT_ONCE])
+def test_an_offset_that_could_not_be_flushed_is_part_of_its_transaction(node: BrokerInProcess) -> None:
+    node.create("orders")
+    node.until(node.broker.internal_topic(GROUP_METADATA_TOPIC))
+    producer = Producer(node, "x")
+    producer.init()
+    assert commit_in_transaction(producer, "g", 7) == ErrorCode.NONE
+    failpoints.arm("log.flush.before_fsync", no_descriptor)
+    assert commit_in_transaction(producer, "g", 8) == ErrorCode.NOT_COORDINATOR
+    failpoints.disarm_all()
+    assert producer.end(True).value.error_code == ErrorCode.NONE
+    node.clock.advance_ms(2 * REPAIR_CHECK_INTERVAL_MS + 1)
+    living = fetch_stable_offset(node, "g")
+    node.restart(clean=False)
+    assert living == fetch_stable_offset(node, "g") == (ErrorCode.NONE, 8)
 
 
 @pytest.mark.parametrize("settings", [{**SETTINGS, "oncelog.acks.fsync": "false"}])

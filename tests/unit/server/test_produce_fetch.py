@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from oncelog.protocol.messages.offset_for_leader_epoch import (
 )
 from oncelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from oncelog.server import turns
+from oncelog.storage.segment import Segment
 from tests.unit.server.harness import BrokerInProcess, batch_of
 
 
@@ -354,6 +356,28 @@ def test_a_fetch_that_fails_while_it_waits_closes_its_connection(
     assert promise.done
     assert promise.value == []
     assert not node.broker.partitions.get("orders", 0)._watchers
+
+
+def test_a_partition_that_cannot_be_read_while_a_fetch_waits_fails_alone(
+    node: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer has what came in the others. The connection was closed instead."""
+    node.create("orders", 2)
+    for partition in (0, 1, 1):
+        node.produce("orders", [b"a"], partition=partition)
+    wanted = {("orders", 0): 0, ("orders", 1): 1}
+    waiting = node.send(fetch_request(node, wanted, max_wait_ms=1000, min_bytes=10_000), 12)
+    node.broker.partitions.get("orders", 1).log.files.reader.forget_positions()
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.EIO, "injected")
+
+    monkeypatch.setattr(Segment, "find", fail)
+    node.produce("orders", [b"b"])
+    node.clock.advance_ms(1)
+    there, failed = waiting.value.responses[0].partitions
+    assert values_of(there.records) == [b"a", b"b"]
+    assert failed.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 @pytest.mark.parametrize("acks", [0, 1])

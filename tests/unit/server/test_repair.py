@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import errno
+from typing import Any
 
 import pytest
 
 from oncelog.core import failpoints
 from oncelog.core.errors import ErrorCode
-from oncelog.core.ids import GROUP_METADATA_TOPIC
+from oncelog.core.ids import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from oncelog.protocol.messages.init_producer_id import InitProducerIdRequest
+from oncelog.protocol.messages.list_groups import ListGroupsRequest
+from oncelog.protocol.messages.list_transactions import ListTransactionsRequest
+from oncelog.server.coordinator_runtime import OPEN_RETRY_MS, REPAIRED_CHECK_MS
 from oncelog.server.log_upkeep import REPAIR_CHECK_INTERVAL_MS
+from oncelog.storage.log import Log
 from tests.unit.server.harness import BrokerInProcess
 from tests.unit.server.test_flusher import SETTINGS, commit_offset, fetch_offset
 
@@ -86,3 +92,67 @@ def test_a_log_that_cannot_be_repaired_yet_is_told_of_once(
     assert [record.levelname for record in caplog.records if "repair" in record.message] == ["ERROR"]
     node.clock.advance_ms(REPAIR_CHECK_INTERVAL_MS)
     assert not node.broker.partitions.get("__consumer_offsets", 0).log.has_failed
+
+
+def listed(node: BrokerInProcess) -> list[tuple[int, int]]:
+    """Error and number of groups and of transactions."""
+    groups, transactions = node.call(ListGroupsRequest(), 4), node.call(ListTransactionsRequest(), 0)
+    return [
+        (groups.error_code, len(groups.groups)),
+        (transactions.error_code, len(transactions.transaction_states)),
+    ]
+
+
+@pytest.fixture
+def with_both(node: BrokerInProcess) -> BrokerInProcess:
+    """A group and a transactional id."""
+    commit_offset(node)
+    node.send(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000), 4)
+    node.clock.advance_ms(1)
+    assert listed(node) == [(ErrorCode.NONE, 1)] * 2
+    return node
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_whoever_lists_asks_again_until_a_log_is_repaired_and_is_told_where_only_a_restart_helps(
+    with_both: BrokerInProcess, code: int
+) -> None:
+    """Clients' admins ask all brokers and know no other coordinator: they ask again after the error of a load alone."""
+    node = with_both
+
+    def fail() -> None:
+        raise OSError(code, "injected")
+
+    failpoints.arm("log.append.after_write", fail)
+    commit_offset(node)
+    node.send(InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000), 4)
+    refused = ErrorCode.NOT_COORDINATOR if code == errno.EIO else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert listed(node) == [(refused, 0)] * 2
+    failpoints.disarm_all()
+    assert fetch_offset(node).value == (ErrorCode.NOT_COORDINATOR, -1)
+    if code == errno.ENOSPC:
+        for topic in (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC):
+            node.broker.partitions.get(topic, 0).repair_log()
+        assert listed(node) == [(refused, 0)] * 2, "they are not loaded yet"
+        node.clock.advance_ms(REPAIRED_CHECK_MS)
+    else:
+        node.restart(clean=False)
+    assert listed(node) == [(ErrorCode.NONE, 1)] * 2
+
+
+def test_what_lists_lack_while_a_log_does_not_open_at_a_start_is_no_secret(
+    with_both: BrokerInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, load = with_both, Log._load
+
+    def broken(log: Log, **options: Any) -> Any:
+        if log.topic_partition.topic in (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return load(log, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Log, "_load", broken)
+        node.restart()
+        assert listed(node) == [(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, 0)] * 2
+    node.clock.advance_ms(OPEN_RETRY_MS)
+    assert listed(node) == [(ErrorCode.NONE, 1)] * 2

@@ -526,6 +526,7 @@ def test_a_log_that_is_half_repaired_is_not_read(tmp_path: Path, monkeypatch: py
     failpoints.disarm_all()
     for read in (
         lambda: log.read(0, 1_000, end_offset=log.log_end_offset),
+        lambda: log.available_bytes(0, end_offset=log.log_end_offset),
         lambda: log.aborted_transactions(0, log.log_end_offset),
         lambda: latest_record(log),
         lambda: first_record_from(log, NOW_MS, end_offset=log.log_end_offset),

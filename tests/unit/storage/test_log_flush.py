@@ -258,9 +258,10 @@ def test_new_settings_apply_from_the_next_append_on(tmp_path: Path) -> None:
     assert raised.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_append_without_a_descriptor_for_its_fsync_is_refused_and_the_log_goes_on(
+def test_append_without_a_descriptor_for_its_fsync_is_refused_and_the_log_goes_on_when_it_is_flushed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Its batch is in the log. Nobody reads it, and nothing is written behind it, before it is on disk."""
     log = new_log(tmp_path, LogConfig(flush_messages=1))
     sequence = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
 
@@ -271,10 +272,14 @@ def test_append_without_a_descriptor_for_its_fsync_is_refused_and_the_log_goes_o
         patch.setattr("oncelog.storage.flush_work._sync", too_many)
         with pytest.raises(KafkaError) as raised:
             append(log, **sequence)
-    assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-    assert not log.has_failed
+        assert raised.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert log.can_be_repaired
+        with pytest.raises(KafkaError):
+            append(log)
+        assert (log.log_end_offset, log.recovery_point, log.can_be_repaired) == (1, 0, True)
+    log.repair()
+    assert (log.has_failed, log.recovery_point) == (False, 1)
     assert append(log, **sequence).duplicate
-    assert log.recovery_point == 1
 
 
 def test_file_that_the_disk_does_not_let_open_is_a_failed_fsync(

@@ -197,7 +197,10 @@ class _Fetch:
             if not partition.log.log_start_offset <= target.fetch_offset <= partition.last_valid_offset:
                 return True
             end_offset = partition.readable_end(self._read_committed)
-            size_bytes = partition.log.available_bytes(target.fetch_offset, end_offset=end_offset)
+            try:
+                size_bytes = partition.log.available_bytes(target.fetch_offset, end_offset=end_offset)
+            except KafkaError:
+                return True  # which the answer will tell
             available_bytes += min(size_bytes, target.partition_max_bytes) if size_bytes else 0
         return available_bytes >= self._min_bytes
 
