@@ -57,7 +57,7 @@ class Page:
 
     def oncelog(self, *arguments: str, stdin: str | None = None) -> str:
         command = [sys.executable, "-m", "oncelog", *arguments]
-        run = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
+        run = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=180)
         assert run.returncode == 0, run.stderr
         return run.stdout
 
@@ -93,7 +93,7 @@ def serving(folder: Path) -> Iterator[None]:
         yield
     finally:
         broker.terminate()
-        broker.wait(30)
+        broker.wait(180)
 
 
 OTHER_LOGINS = {"certificate": "Clients with a certificate", "token": "Clients with a token"}

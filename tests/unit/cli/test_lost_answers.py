@@ -131,7 +131,7 @@ class World:
         self.left_open.append(producer)
         producer.init_transactions()
         producer.begin_transaction()
-        producer.send(self.name, "x").result(10)
+        producer.send(self.name, "x").result(60)
 
 
 @dataclass(frozen=True)

@@ -463,7 +463,7 @@ def test_what_cannot_be_shown_has_a_page_that_says_why(
 
 
 def test_a_cluster_that_is_not_there_is_said_so_on_every_page(free_port: int) -> None:
-    with serving(f"127.0.0.1:{free_port}") as browser:
+    with serving(f"127.0.0.1:{free_port}", timeout_ms=5_000) as browser:
         for path in ("/", "/topics", "/groups"):
             answer = browser.get(path)
             assert answer.status == 503
