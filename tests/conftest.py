@@ -98,12 +98,13 @@ def topic(admin: Admin, name: str) -> str:
 
 @pytest.fixture
 def transactional(servers: str) -> Iterator[Callable[..., Producer]]:
-    """Transactional producers, initialised."""
+    """Transactional producers, initialised. What they leave open stays open, however long a test takes."""
     made: list[Producer] = []
 
     def make(transactional_id: str, **settings: Any) -> Producer:
         properties = {name.replace("_", "."): value for name, value in settings.items()}
-        producer = Producer({"bootstrap.servers": servers, "transactional.id": transactional_id, **properties})
+        lasting = {"transactional.id": transactional_id, "transaction.timeout.ms": 600_000}
+        producer = Producer({"bootstrap.servers": servers, **lasting, **properties})
         made.append(producer)
         producer.init_transactions()
         return producer

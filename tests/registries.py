@@ -23,4 +23,4 @@ def serving_registry(servers: str, topic: str = "_schemas") -> Iterator[str]:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.stop()
-            thread.join(10)
+            thread.join(60)

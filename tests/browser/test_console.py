@@ -465,7 +465,7 @@ def test_a_broker_that_is_killed_and_comes_back(chromium: Any, tmp_path: Path) -
     try:
         process.start()
         fill(process.bootstrap_servers)
-        with serving(process.bootstrap_servers) as served:
+        with serving(process.bootstrap_servers, timeout_ms=5_000) as served:
             context = chromium.new_context(base_url=f"http://{served.host}")
             first, late = context.new_page(), context.new_page()
             first.goto(TIMELINE)

@@ -91,7 +91,7 @@ def start_cleaning(bootstrap_servers: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
     entry = ConfigEntry("min.cleanable.dirty.ratio", "0.01", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(10)
+    admin.incremental_alter_configs([resource])[resource].result(60)
 
 
 def send_while(producer: OneProducer, goes_on: Callable[[], bool]) -> list[float]:
@@ -114,7 +114,7 @@ def measure_users_topic(records: int) -> tuple[str, str]:
             admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
             topics = [NewTopic("busy", 1, 1), NewTopic("compacted", 1, 1, config=_COMPACTED)]
             for created in admin.create_topics(topics).values():
-                created.result(10)
+                created.result(60)
             fill(broker.bootstrap_servers, "compacted", records)
             producer = OneProducer(broker.bootstrap_servers, "busy")
             at_rest = send_some(producer, REQUESTS_AT_REST)

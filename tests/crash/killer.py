@@ -30,7 +30,7 @@ RETAINED = {**SMALL, "retention.bytes": "9000"}
 
 def create(broker: BrokerProcess, topic: str, config: dict[str, str] = MEDIUM) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=config)])[topic].result(10)
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=config)])[topic].result(60)
 
 
 class Killer(threading.Thread):

@@ -67,6 +67,9 @@ class _NumberedLoad:
     def _acknowledge(self, partition: int, value: str) -> None:
         raise NotImplementedError
 
+    def waits_for_answers(self) -> bool:
+        return bool(self._producer.flush(0.1))
+
     def finish(self) -> None:
         assert self._producer.flush(_DEADLINE_S) == 0, "records were neither acknowledged nor refused"
 
@@ -99,7 +102,7 @@ class TransactionalLoad:
                 "bootstrap.servers": bootstrap,
                 "transactional.id": transactional_id,
                 "linger.ms": 0,
-                "transaction.timeout.ms": 30_000,
+                "transaction.timeout.ms": 600_000,  # a restart may take long on a busy machine
                 **QUICK_RECONNECT,
                 "log_level": 0,
             }

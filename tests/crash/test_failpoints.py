@@ -211,11 +211,12 @@ def is_killed_in_its_stop(broker: BrokerProcess, failpoint: str, load: Idempoten
         return False
     load.send(30)
     time.sleep(1)
+    while broker.running and load.waits_for_answers():
+        pass
     if not broker.running:
         broker.start()
         load.finish()
         return False
-    load.finish()
     assert broker.stop() == -9, f"the stop never came to {failpoint}"
     return True
 
@@ -249,26 +250,26 @@ class TopicChanges:
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap_servers, "log_level": 0})
         name = f"topic-{number}"
         try:
-            admin.create_topics([NewTopic(name, PARTITIONS, 1)], request_timeout=2)[name].result(60)
+            admin.create_topics([NewTopic(name, PARTITIONS, 1)], request_timeout=5)[name].result(60)
             self.created.append(name)
             for step in range(DAY_MS, DAY_MS + 120):
                 # Before the answer either value may be there.
                 self.retention_ms.pop(name, None)
                 entry = ConfigEntry("retention.ms", str(step), incremental_operation=AlterConfigOpType.SET)
                 resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
-                admin.incremental_alter_configs([resource], request_timeout=2)[resource].result(60)
+                admin.incremental_alter_configs([resource], request_timeout=5)[resource].result(60)
                 self.retention_ms[name] = step
         except KafkaException as error:
             assert error.args[0].retriable() or error.args[0].code() < 0, error
 
     def check(self) -> None:
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap_servers, "log_level": 0})
-        found = admin.list_topics(timeout=10).topics
+        found = admin.list_topics(timeout=60).topics
         assert set(self.created) <= set(found)
         assert {len(topic.partitions) for name, topic in found.items() if name.startswith("topic-")} == {PARTITIONS}
         for name, expected in self.retention_ms.items():
             resource = ConfigResource(ResourceType.TOPIC, name)
-            configs = admin.describe_configs([resource])[resource].result(10)
+            configs = admin.describe_configs([resource])[resource].result(60)
             assert configs["retention.ms"].value == str(expected), name
 
 
@@ -280,6 +281,7 @@ class OffsetCommits:
     topic: str
     tried: int = 0
     confirmed: int = 0
+    timeout_ms: int = 2_000
 
     def __call__(self) -> None:
         with self._admin() as admin:
@@ -293,7 +295,7 @@ class OffsetCommits:
 
     def _admin(self) -> Admin:
         """Not librdkafka's, which aborts its process when a broker dies under alter_consumer_group_offsets."""
-        return Admin({"bootstrap.servers": self.broker.bootstrap_servers, "default.api.timeout.ms": "2000"})
+        return Admin({"bootstrap.servers": self.broker.bootstrap_servers, "default.api.timeout.ms": self.timeout_ms})
 
     def check(self) -> None:
         with self._admin() as admin:
@@ -306,6 +308,7 @@ def test_kill_at_each_step_of_a_commit_of_offsets(busy_broker: BrokerProcess, nu
     create(busy_broker, "numbers")
     commits = OffsetCommits(busy_broker, "numbers")
     kill_at_each(busy_broker, COMMITTING_OFFSETS, number, commits)
+    commits.timeout_ms = 60_000  # nobody kills it any more
     commits.check()
     commits()
     commits.check()

@@ -26,7 +26,7 @@ def retain(broker: BrokerProcess, topic: str, retention_bytes: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
     entry = ConfigEntry("retention.bytes", retention_bytes, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(10)
+    admin.incremental_alter_configs([resource])[resource].result(60)
     wait_until(lambda: min(log_starts(broker.bootstrap_servers, topic).values()) > 0, "retention deleted nothing")
 
 

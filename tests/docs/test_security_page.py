@@ -57,7 +57,7 @@ class Page:
 
     def oncelog(self, *arguments: str, stdin: str | None = None) -> str:
         command = [sys.executable, "-m", "oncelog", *arguments]
-        run = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
+        run = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=180)
         assert run.returncode == 0, run.stderr
         return run.stdout
 
@@ -93,7 +93,7 @@ def serving(folder: Path) -> Iterator[None]:
         yield
     finally:
         broker.terminate()
-        broker.wait(30)
+        broker.wait(180)
 
 
 OTHER_LOGINS = {"certificate": "Clients with a certificate", "token": "Clients with a token"}
@@ -136,7 +136,7 @@ def test_a_client_with_another_login(login: str, client: str, request: pytest.Fi
     of_client = section(OTHER_LOGINS[login]).split(f"\n{client}", 1)[1]
     found = re.search(r"^```python\n(.*?)^```", of_client, re.DOTALL | re.MULTILINE)
     assert found is not None
-    run = subprocess.run([sys.executable, "-c", page.here(found[1])], capture_output=True, text=True, timeout=90)
+    run = subprocess.run([sys.executable, "-c", page.here(found[1])], capture_output=True, text=True, timeout=180)
     assert run.returncode == 0, run.stderr
 
 
@@ -183,7 +183,7 @@ def test_kafkas_own_tool(page: Page) -> None:
 @pytest.mark.parametrize("client", ["Oncelog's client", "confluent-kafka", "kafka-python", "aiokafka"])
 def test_a_client_of_the_page(page: Page, client: str) -> None:
     program = page.here(block(client, "python"))
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=90)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180)
     assert run.returncode == 0, run.stderr
 
 

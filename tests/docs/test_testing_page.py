@@ -25,6 +25,6 @@ def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
         str(tmp_path),
         str(tmp_path),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=550, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "6 passed" in done.stdout

@@ -84,7 +84,7 @@ def serve_and_look(oncelog_program: Path, *arguments: str, folder: Path) -> None
         assert "controller" in run(oncelog_program, "cluster", "info", "-b", address, "-o", "json", folder=folder)
     finally:
         broker.terminate()
-        assert broker.wait(60) == 0
+        assert broker.wait(180) == 0
 
 
 @pytest.mark.parametrize(

@@ -33,14 +33,14 @@ def serving() -> Iterator[tuple[str, int]]:
     with bind("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
-        assert ready.wait(10)
+        assert ready.wait(60)
         yield listener.getsockname()
         server.stop()
-        thread.join(10)
+        thread.join(120)
 
 
 def ask(address: tuple[str, int]) -> bytes:
-    with socket.create_connection(address, timeout=10) as client:
+    with socket.create_connection(address, timeout=60) as client:
         client.sendall(GET)
         return client.recv(1000)
 
@@ -58,7 +58,7 @@ def ask(address: tuple[str, int]) -> bytes:
 def test_connections_that_ask_for_nothing_make_room(said: bytes) -> None:
     with serving() as address, ExitStack() as clients:
         for _ in range(REQUESTS_MAX + 50):
-            client = clients.enter_context(socket.create_connection(address, timeout=10))
+            client = clients.enter_context(socket.create_connection(address, timeout=60))
             client.sendall(said)
         for _ in range(5):
             assert ask(address).startswith(b"HTTP/1.1 200 OK")

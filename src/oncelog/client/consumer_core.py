@@ -54,7 +54,7 @@ class ConsumerCore:
         self._assigned_by_hand = False
         self._closed = False
         self._commit_due_s = time.monotonic() + config.auto_commit_interval_ms / 1000
-        self._refresh_due_s = time.monotonic() + config.client.metadata_max_age_ms / 1000
+        self._refreshed_s = time.monotonic()
         self._tasks = Tasks(cluster, ended=self._go_on, failed=self._fail)
         self.member = GroupMember(cluster, config, self._changed.set) if config.group_id else None
         self._rebalances = Rebalances(self.member, self.positions) if self.member is not None else None
@@ -356,8 +356,11 @@ class ConsumerCore:
     # Metadata
 
     def _refresh_if_due(self) -> None:
-        if time.monotonic() >= self._refresh_due_s:
-            self._refresh_due_s = time.monotonic() + self.config.client.metadata_max_age_ms / 1000
+        age_ms = self.config.client.metadata_max_age_ms
+        if self.member is not None and self.member.misses_topics:
+            age_ms = min(age_ms, self.config.client.retry_backoff_max_ms)  # as Java's consumer asks again for them
+        if time.monotonic() - self._refreshed_s >= age_ms / 1000:
+            self._refreshed_s = time.monotonic()
             self._tasks.start("metadata", self._refresh)
 
     async def _refresh(self) -> None:

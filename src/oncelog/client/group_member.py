@@ -205,6 +205,11 @@ class GroupMember:
         known = {name: self._cluster.topics.get(name) for name in wanted}
         return {name: len(info.partitions) for name, info in known.items() if info is not None}
 
+    @property
+    def misses_topics(self) -> bool:
+        """For the leader: topics of the group were not there when it shared out the partitions."""
+        return self._topic_counts is not None and not self._watched <= self._topic_counts.keys()
+
     async def check_topics(self) -> None:
         """For the leader: rebalance when a topic of the group appeared, grew or went away."""
         if self._topic_counts is not None and await self._counts(self._watched) != self._topic_counts:

@@ -21,11 +21,12 @@ class Tasks:
         self._closed = False
 
     def __contains__(self, name: Hashable) -> bool:
-        return name in self._running
+        task = self._running.get(name)
+        return task is not None and not task.done()  # one that is cancelled before its first step takes nothing back
 
     def start(self, name: Hashable, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
         """Unless work of this name is going on."""
-        if name not in self._running and not self._closed:
+        if name not in self and not self._closed:
             self._running[name] = asyncio.create_task(self._run(name, work, *arguments))
 
     async def _run(self, name: Hashable, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:

@@ -135,7 +135,7 @@ class CoordinatorRuntime(Generic[S, E]):
         if live is not None and live.partition is partition and live.leads_still:
             return
         self._resign(index)
-        if partition.is_leader and partition.log.log_end_offset > 0:
+        if partition.is_leader and partition.log.log_end_offset > 0 and index not in self._live:
             self._load(index)
 
     def forget(self, partition: TopicPartition) -> None:
@@ -144,11 +144,13 @@ class CoordinatorRuntime(Generic[S, E]):
             self._resign(partition.partition)
 
     def _resign(self, index: int) -> None:
-        """What is in flight is answered with NOT_COORDINATOR."""
+        """What is in flight is answered with NOT_COORDINATOR. A client whose next request was behind it may have the
+        shard loaded again by that, so nothing of the former one is left then."""
         live = self._live.pop(index, None)
         if live is not None:
-            self.deliver(live.shard.unload())
+            unloaded = live.shard.unload()
             self._on_resigned(live)
+            self.deliver(unloaded)
 
     @property
     def has_topic(self) -> bool:
@@ -202,7 +204,7 @@ class CoordinatorRuntime(Generic[S, E]):
         live = self._live.get(index)
         if live is not None and live.shard.is_loaded and live.partition.log.has_failed:
             self._resign(index)
-            live = None
+            live = self._live.get(index)
         return live if live is not None else self._load(index)
 
     def _load(self, index: int) -> LiveShard[S]:

@@ -25,6 +25,8 @@ _READY: Final = "oncelog ready on "
 ENDING_TIMEOUT_S: Final = 10.0
 """For a broker that failed to start: it has closed its output and is about to exit."""
 ORDER_TIMEOUT_S: Final = 30.0
+PATIENCE_S: Final = 90.0
+"""For a start and for a stop: seconds on a machine that has time, and a busy one takes longer."""
 
 
 def setting_texts(settings: Mapping[str, object]) -> dict[str, str]:
@@ -88,7 +90,7 @@ class BrokerProcess:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def start(self, *, timeout_s: float = 30, extra_arguments: Sequence[str] = ()) -> BrokerProcess:
+    def start(self, *, timeout_s: float = PATIENCE_S, extra_arguments: Sequence[str] = ()) -> BrokerProcess:
         if self.running:
             raise RuntimeError("the broker is running already")
         arguments = [*self._arguments, *extra_arguments]
@@ -140,7 +142,7 @@ class BrokerProcess:
         self.bootstrap_servers = line.removeprefix(_READY).strip()
         self.port = int(self.bootstrap_servers.rpartition(":")[2])
 
-    def stop(self, *, timeout_s: float = 30) -> int:
+    def stop(self, *, timeout_s: float = PATIENCE_S) -> int:
         """A clean stop. Returns the exit code."""
         return self._end(signal.SIGTERM, timeout_s)
 

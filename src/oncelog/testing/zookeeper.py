@@ -8,8 +8,10 @@ The server's jars are those of `ZOOKEEPER_HOME`, or those that come with PySpark
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
+import random
 import shutil
 import signal
 import socket
@@ -26,6 +28,8 @@ MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 READY_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.05
+_PORTS: Final = (15_000, 32_000)
+"""Linux gives those from 32,768 on, other systems those from 49,152 on."""
 _JAVA_OPTIONS: Final = (
     "-Xmx128m",
     "-XX:+UseSerialGC",
@@ -239,9 +243,17 @@ class ZooKeeperEnsemble:
 
 
 def free_ports(count: int) -> list[int]:
-    """Taken together, so that they differ."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    """Taken together, so that they differ. None of those that the system itself gives to connections and to listeners:
+    until a server has started, and while it is away, its port could become somebody else's."""
+    draw = random.SystemRandom()  # tests give the other one a seed
+    sockets: list[socket.socket] = []
     try:
+        while len(sockets) < count:
+            try:
+                sockets.append(socket.create_server(("127.0.0.1", draw.randrange(*_PORTS))))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
         return [each.getsockname()[1] for each in sockets]
     finally:
         for each in sockets:

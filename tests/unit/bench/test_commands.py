@@ -173,7 +173,7 @@ def test_interrupted_it_shows_the_finished_rounds_and_leaves_nothing_behind(
         wait_until(lambda: len(processes_on(tmp_path)) > children)
         # A terminal sends Ctrl-C to everything that runs in it, brokers included; a supervisor tells one process.
         (os.killpg if signal_number == signal.SIGINT else os.kill)(process.pid, signal_number)
-        shown, errors = process.communicate(timeout=30)
+        shown, errors = process.communicate(timeout=180)
     assert process.returncode == code, said + errors
     assert "INTERRUPTED" in shown and " oncelog " in shown and "FAILED" not in shown
     assert "Traceback" not in errors

@@ -218,8 +218,8 @@ def test_a_producer_that_falls_behind_does_not_hide_how_long_records_waited(
 
 def test_the_cost_of_commits_counts_every_record_of_both_kinds(job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oncelog.bench.driver.commit_cost.WARM_UP_S", 0.05)
-    monkeypatch.setattr("oncelog.bench.driver.commit_cost.SLICE_S", 0.1)
-    made = job("commit-cost", seconds=0.4, commit_interval_ms=20, partitions=2, settings=(("linger.ms", "0"),))
+    monkeypatch.setattr("oncelog.bench.driver.commit_cost.SLICE_S", 0.4)
+    made = job("commit-cost", seconds=2.0, commit_interval_ms=20, partitions=2, settings=(("linger.ms", "0"),))
     measured = commit_cost(made)
     assert measured.problem == ""
     assert measured.distributions["commit_ms"].count >= 1

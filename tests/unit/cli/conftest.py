@@ -7,9 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 from click.testing import CliRunner, Result
@@ -27,6 +29,10 @@ SETTINGS = {
     "super.users": "User:ANONYMOUS",
 }
 Background = Callable[..., "subprocess.Popen[str]"]
+STANDSTILL = Path(__file__).with_name("standstill")
+SILENCE_S = 240
+"""Shorter than the five minutes after which clients look again for what has changed, and members of groups give up."""
+LAST_WORDS_S = 10
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +67,7 @@ def process(servers: str) -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def call(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "oncelog", *map(str, arguments)]
-        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, env={**os.environ})
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=180, env={**os.environ})
         assert "Traceback" not in done.stderr, done.stderr
         return done
 
@@ -76,9 +82,16 @@ def background() -> Iterator[Background]:
     def start(*arguments: object) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "oncelog", *map(str, arguments)]
         pipe = subprocess.PIPE
+        path = os.pathsep.join([str(STANDSTILL), *filter(None, [os.environ.get("PYTHONPATH")])])
         # Where this runs in the background of a shell, Ctrl-C is ignored, and children would inherit that.
         child = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env={**os.environ}, preexec_fn=heed_signals
+            command,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path},
+            preexec_fn=heed_signals,
         )
         started.append(child)
         return child
@@ -92,6 +105,29 @@ def background() -> Iterator[Background]:
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
+
+
+def line_of(child: subprocess.Popen[str], stream: IO[str] | None = None) -> str:
+    """The next line of its standard output, or of another stream. A child that stands still says what it waits for."""
+    told = stream or child.stdout
+    assert told is not None and child.stderr is not None
+    has_ended = threading.Event()
+
+    def end() -> None:
+        has_ended.set()
+        child.send_signal(signal.SIGUSR1)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(LAST_WORDS_S)
+        child.kill()
+
+    timer = threading.Timer(SILENCE_S, end)
+    timer.start()
+    try:
+        line = told.readline()
+    finally:
+        timer.cancel()
+    assert not has_ended.is_set(), f"it said nothing for {SILENCE_S} s: {line}{child.stderr.read()}"
+    return line
 
 
 def heed_signals() -> None:
@@ -113,7 +149,7 @@ def own_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Brok
 
 
 def await_text(what: Callable[[], str], text: str) -> None:
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 120
     while text not in (seen := what()):
         assert time.monotonic() < deadline_s, seen
         time.sleep(0.02)

@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 
 from oncelog.client import Admin, NewTopic, Producer, TopicPartition
-from tests.unit.cli.conftest import Background
+from tests.unit.cli.conftest import Background, line_of
 
 Run = Callable[..., Result]
 Transactional = Callable[..., Producer]
@@ -40,8 +40,7 @@ def test_partitions_of_a_group_with_members_are_left_to_them(
 ) -> None:
     group = f"many-{three}"
     child = background("consume", three, "--follow", "--group", group)
-    assert child.stdout is not None
-    assert {child.stdout.readline() for _ in range(3)} == {"0\n", "1\n", "2\n"}
+    assert {line_of(child) for _ in range(3)} == {"0\n", "1\n", "2\n"}
     result = run("consume", f"{three}:1", "--group", group, "-b", servers)
     assert result.exit_code == 1
     assert f"group {group} has members" in result.stderr
@@ -60,7 +59,7 @@ def test_a_group_behind_an_open_transaction_is_told_so(
     with producer.transaction():
         producer.send(topic, b"seen")
     producer.begin_transaction()
-    producer.send(topic, b"held back").result(10)
+    producer.send(topic, b"held back").result(60)
     result = run("consume", topic, "--group", f"stuck-{topic}", "-b", servers)
     assert result.stdout == "seen\n"
     hint = (
@@ -98,7 +97,7 @@ def test_the_isolation_level_is_taken_from_the_settings_too(
 ) -> None:
     producer = transactional(f"open-{topic}")
     producer.begin_transaction()
-    producer.send(topic, b"not committed").result(10)
+    producer.send(topic, b"not committed").result(60)
     config = tmp_path / "client.properties"
     config.write_text("isolation.level=read_uncommitted\n")
     assert run("consume", topic, "--set", "isolation.level=read_uncommitted").stdout == "not committed\n"
@@ -156,16 +155,14 @@ def test_an_offset_that_was_deleted_is_said(run: Run, admin: Admin, topic: str, 
 def test_a_follower_from_behind_the_last_stable_offset_begins_where_it_was_told(
     run: Run, topic: str, transactional: Transactional, background: Background
 ) -> None:
-    producer = transactional(f"open-{topic}")
+    producer = transactional(f"open-{topic}", transaction_timeout_ms=600_000)
     producer.begin_transaction()
     for value in (b"0", b"1", b"2"):
-        producer.send(topic, value).result(10)
+        producer.send(topic, value).result(60)
     child = background("consume", topic, "--from", "2", "--follow")
-    assert child.stderr is not None
-    assert "holds back" in child.stderr.readline()
+    assert "holds back" in line_of(child, child.stderr)
     producer.commit_transaction()
-    assert child.stdout is not None
-    assert child.stdout.readline() == "2\n"
+    assert line_of(child) == "2\n"
 
 
 def test_the_last_records_are_counted_without_markers_and_aborted_ones(

@@ -41,7 +41,7 @@ def on_a_terminal(arguments: list[str], columns: int, typed: str = "") -> tuple[
             break
         shown += data
     os.close(master)
-    return child.wait(60), shown.decode().replace("\r\n", "\n")
+    return child.wait(180), shown.decode().replace("\r\n", "\n")
 
 
 def test_topics_are_named_by_patterns(run: Run, admin: Admin, name: str) -> None:

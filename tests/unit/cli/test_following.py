@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import select
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from click.testing import Result
 
 from oncelog.client import Admin, ClientConfig, Producer, TopicPartition
 from oncelog.testing import BrokerProcess, broker
-from tests.unit.cli.conftest import SETTINGS, Background
+from tests.unit.cli.conftest import SETTINGS, Background, line_of
 from tests.waiting import wait_until
 
 Run = Callable[..., Result]
@@ -26,23 +25,17 @@ def say(run: Run, tmp_path: Path, topic: str, value: str) -> None:
     assert run("produce", topic, source, "-q").exit_code == 0
 
 
-def line_of(child: subprocess.Popen[str]) -> str:
-    assert child.stdout is not None
-    return child.stdout.readline()
-
-
 @pytest.mark.parametrize("arguments", [[], ["--group", "followers"]], ids=["alone", "as a group"])
 def test_a_follower_survives_a_restart_of_its_broker(
     run: Run, own_broker: BrokerProcess, background: Background, tmp_path: Path, arguments: list[str]
 ) -> None:
     run("topic", "create", "orders")
-    child = background("consume", "orders", "--follow", "--timeout", "1s", *arguments)
+    child = background("consume", "orders", "--follow", "--timeout", "5s", *arguments)
     say(run, tmp_path, "orders", "before")
     assert line_of(child) == "before\n"
     own_broker.stop()
-    assert child.stderr is not None
     # It has waited for longer than its patience with one request, and says so.
-    assert "waiting" in child.stderr.readline()
+    assert "waiting" in line_of(child, child.stderr)
     assert child.poll() is None
     own_broker.start()
     say(run, tmp_path, "orders", "after")
@@ -51,7 +44,7 @@ def test_a_follower_survives_a_restart_of_its_broker(
         seen = line_of(child)
     assert seen == "after\n"
     child.send_signal(signal.SIGINT)
-    assert child.wait(30) == 0
+    assert child.wait(90) == 0
 
 
 def test_a_member_that_is_ended_by_sigterm_leaves_its_group(
@@ -64,7 +57,7 @@ def test_a_member_that_is_ended_by_sigterm_leaves_its_group(
     with Admin(ClientConfig(bootstrap_servers=servers)) as admin:
         assert admin.describe_groups([group])[group].members
         child.send_signal(signal.SIGTERM)
-        assert child.wait(30) == 0
+        assert child.wait(90) == 0
         assert not admin.describe_groups([group])[group].members
     assert run("consume", topic, "--group", group).stdout == "", "what was printed was committed"
 
@@ -86,39 +79,41 @@ def test_a_follower_of_a_group_has_no_lag_behind_markers_and_aborted_records(
 
     wait_until(lambda: committed() == 2, "the marker is not committed")
     producer.begin_transaction()
-    producer.send(topic, b"aborted").result(10)
+    producer.send(topic, b"aborted").result(60)
     producer.abort_transaction()
     wait_until(lambda: committed() == 4, "the aborted record is not committed")
     child.send_signal(signal.SIGTERM)
-    assert child.wait(30) == 0
+    assert child.wait(90) == 0
 
 
 def test_a_follower_ends_soon_though_its_broker_is_gone(
     run: Run, own_broker: BrokerProcess, background: Background, tmp_path: Path
 ) -> None:
     run("topic", "create", "orders")
-    child = background("consume", "orders", "--follow", "--group", "followers", "--timeout", "2s")
+    child = background("consume", "orders", "--follow", "--group", "followers", "--timeout", "5s")
     say(run, tmp_path, "orders", "one")
     assert line_of(child) == "one\n"
     own_broker.stop()
     started_s = time.monotonic()
     child.send_signal(signal.SIGTERM)
-    assert child.wait(30) == 0
-    assert time.monotonic() - started_s < 15
+    assert child.wait(90) == 0
+    assert time.monotonic() - started_s < 40, "it does not wait until its session is over, 45 s"
 
 
 def test_a_stuck_follower_of_a_group_is_told_why(
     servers: str, topic: str, background: Background, transactional: Callable[..., Producer]
 ) -> None:
-    producer = transactional(f"open-{topic}")
+    producer = transactional(f"open-{topic}", transaction_timeout_ms=600_000)
     producer.begin_transaction()
-    producer.send(topic, b"held back").result(10)
+    producer.send(topic, b"held back").result(60)
     child = background("consume", topic, "--follow", "--group", f"stuck-{topic}", "-b", servers)
-    assert child.stderr is not None
     hint = (
         f"{topic}-0: an open transaction holds back 1 offset from 0 on; 'oncelog txn blocking {topic}:0 -b {servers}'"
     )
-    assert hint in child.stderr.readline()
+    told = line_of(child, child.stderr)
+    if "no partition is assigned" in told:  # while it joins, which may take long on a busy machine
+        told = line_of(child, child.stderr)
+    assert hint in told
     producer.commit_transaction()
     assert line_of(child) == "held back\n"
 
@@ -131,7 +126,7 @@ def test_a_member_without_partitions_is_told_so(
     say(run, tmp_path, topic, "one")
     assert line_of(first) == "one\n"
     second = background("consume", topic, "--follow", "--group", group)
-    told, _, _ = select.select([first.stderr, second.stderr], [], [], 60)
+    told, _, _ = select.select([first.stderr, second.stderr], [], [], 180)
     assert f"no partition is assigned to this member of {group}" in told[0].readline()
 
 
@@ -159,9 +154,9 @@ def test_watching_a_broker_without_transactions_waits_for_the_first(
     assert run("txn", "watch", "--for", "1s", "--interval", "50ms").exit_code == 0
     assert time.monotonic() - started_s >= 1, "it has ended instead of waiting"
     child = background("txn", "watch", "-n", "1", "--interval", "50ms")
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 120
     while child.poll() is None and time.monotonic() < deadline_s:
         commit_one(fresh_broker, "first")
-    out, err = child.communicate(timeout=30)
+    out, err = child.communicate(timeout=120)
     assert (child.returncode, err) == (0, "")
     assert "first" in out

@@ -246,7 +246,7 @@ def test_find_without_a_question_is_a_usage_error(folder: Path) -> None:
 
 def test_a_reader_that_has_seen_enough_ends_it_quietly(folder: Path) -> None:
     command = f"{sys.executable} -m oncelog log dump {folder} | head -n 1"
-    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=180)
     assert done.stdout.count("\n") == 1
     assert done.stderr == ""
     assert done.returncode == 141

@@ -79,7 +79,7 @@ REFUSAL = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 QUICK = ("--timeout", "1s")
 LESS_QUICK = ("--timeout", "8s")
 PATIENT = ("--timeout", "20s")
-QUICK_PRODUCER = ("--set", "request.timeout.ms=300", "--set", "delivery.timeout.ms=800")
+QUICK_PRODUCER = ("--set", "request.timeout.ms=1500", "--set", "delivery.timeout.ms=5000")
 
 
 class World:
@@ -131,7 +131,7 @@ class World:
         self.left_open.append(producer)
         producer.init_transactions()
         producer.begin_transaction()
-        producer.send(self.name, "x").result(10)
+        producer.send(self.name, "x").result(60)
 
 
 @dataclass(frozen=True)
@@ -474,7 +474,7 @@ def test_a_command_that_gets_no_answer_says_nothing_false(
 
 def test_a_cluster_without_an_active_controller_is_described_by_its_brokers(world: World) -> None:
     world.chaos.accident = lambda key, _: LOST if key is ApiKey.DESCRIBE_QUORUM else None
-    described = CliRunner().invoke(cli, ["cluster", "describe", "--timeout", "3s"])
+    described = CliRunner().invoke(cli, ["cluster", "describe", "--timeout", "10s"])
     assert described.exit_code == 0, described.output
     assert "no controller is active" in described.stdout
     assert re.search(r"^ +1 +127.0.0.1:\d+", described.stdout, re.M), described.stdout
@@ -504,7 +504,7 @@ def test_what_a_command_has_done_before_it_fails_is_told(world: World) -> None:
         return Accident(Kind.LOSE_ANSWER) if key is ApiKey.DELETE_GROUPS and len(seen) > 1 else None
 
     world.chaos.accident = lose_from_the_second_on
-    result = CliRunner().invoke(cli, ["group", "delete", *names, "--yes", *QUICK])
+    result = CliRunner().invoke(cli, ["group", "delete", *names, "--yes", *LESS_QUICK])
     assert result.exit_code == 1
     assert f"deleted {names[0]}" in result.output
     assert NOT_KNOWN.search(result.output)

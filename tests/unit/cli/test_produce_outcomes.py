@@ -19,7 +19,7 @@ from oncelog.client.accumulator import Accumulator
 from oncelog.client.deadline import Deadline
 from oncelog.client.producer_config import ProducerConfig
 from oncelog.testing import BrokerProcess
-from tests.unit.cli.conftest import Background, await_text
+from tests.unit.cli.conftest import Background, await_text, line_of
 
 Run = Callable[..., Result]
 
@@ -41,10 +41,9 @@ def end_of_input(child: subprocess.Popen[str]) -> None:
 
 
 def read_until(child: subprocess.Popen[str], text: str) -> str:
-    assert child.stderr is not None
     seen = ""
     while text not in seen:
-        line = child.stderr.readline()
+        line = line_of(child, child.stderr)
         assert line, seen
         seen += line
     return seen
@@ -53,7 +52,7 @@ def read_until(child: subprocess.Popen[str], text: str) -> str:
 def rest_of(child: subprocess.Popen[str]) -> str:
     assert child.stderr is not None
     text = child.stderr.read()
-    child.wait(30)
+    child.wait(120)
     return text
 
 
@@ -68,7 +67,7 @@ def press_ctrl_c(child: subprocess.Popen[str]) -> None:
 def test_a_commit_without_an_answer_is_not_called_aborted(
     run: Run, own_broker: BrokerProcess, background: Background
 ) -> None:
-    child = begin(run, background, "--timeout", "1s", "-b", own_broker.bootstrap_servers)
+    child = begin(run, background, "--timeout", "5s", "-b", own_broker.bootstrap_servers)
     os.kill(own_broker.pid, signal.SIGSTOP)
     end_of_input(child)
     said = rest_of(child)
@@ -86,7 +85,7 @@ def test_a_commit_without_an_answer_is_not_called_aborted(
 def test_a_commit_is_asked_for_again_when_its_answer_does_not_come(
     run: Run, own_broker: BrokerProcess, background: Background
 ) -> None:
-    child = begin(run, background, "--timeout", "4s")
+    child = begin(run, background, "--timeout", "8s")
     os.kill(own_broker.pid, signal.SIGSTOP)
     end_of_input(child)
     read_until(child, "asking again")
@@ -99,7 +98,7 @@ def test_a_commit_is_asked_for_again_when_its_answer_does_not_come(
 def test_an_interrupted_commit_is_not_called_aborted(
     run: Run, own_broker: BrokerProcess, background: Background
 ) -> None:
-    child = begin(run, background, "--timeout", "4s")
+    child = begin(run, background, "--timeout", "8s")
     os.kill(own_broker.pid, signal.SIGSTOP)
     end_of_input(child)
     read_until(child, "asking again")
@@ -111,7 +110,7 @@ def test_an_interrupted_commit_is_not_called_aborted(
 def test_an_abort_without_an_answer_is_not_called_done(
     run: Run, own_broker: BrokerProcess, background: Background
 ) -> None:
-    child = begin(run, background, "--timeout", "1s")
+    child = begin(run, background, "--timeout", "5s")
     os.kill(own_broker.pid, signal.SIGSTOP)
     child.send_signal(signal.SIGTERM)
     said = rest_of(child)
@@ -200,7 +199,7 @@ def test_records_without_an_answer_are_neither_written_nor_lost(
     run: Run, own_broker: BrokerProcess, background: Background
 ) -> None:
     run("topic", "create", "orders")
-    child = background("produce", "orders", "--timeout", "1s", "-b", own_broker.bootstrap_servers)
+    child = background("produce", "orders", "--timeout", "5s", "-b", own_broker.bootstrap_servers)
     assert child.stdin is not None
     child.stdin.write("one\n")
     child.stdin.flush()

@@ -201,7 +201,7 @@ def test_a_broker_that_does_not_answer_is_waited_for_visibly(paused: BrokerProce
     process, screen = in_terminal("topic", "list", "-b", paused.bootstrap_servers, "--timeout", "60s")
     seen = read_until(screen, f"waiting for {paused.bootstrap_servers} ... 1")
     paused.resume()
-    assert process.wait(60) == 0
+    assert process.wait(180) == 0
     rest = read_until(screen, "never")
     os.close(screen)
     assert ERASE + "there are no topics" in seen + rest
@@ -211,7 +211,7 @@ def test_a_group_reads_an_empty_topic_to_its_end() -> None:
     with broker() as process:
         topic = process.create_topic()
         reader, screen = in_terminal("consume", topic, "--group", "g", "-b", process.bootstrap_servers)
-        assert reader.wait(60) == 0
+        assert reader.wait(180) == 0
         os.close(screen)
 
 
@@ -222,7 +222,7 @@ def test_scripts_see_nothing_of_it(paused: BrokerProcess) -> None:
     piped, piped_screen = in_terminal(*arguments, stdout=write_end)
     os.close(write_end)
     for process, screen in ((json_process, json_screen), (piped, piped_screen)):
-        assert process.wait(60) == 1
+        assert process.wait(180) == 1
         text = read_until(screen, "never")
         os.close(screen)
         assert "Error" in text

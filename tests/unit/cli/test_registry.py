@@ -41,7 +41,7 @@ def test_it_serves_until_it_is_told_to_stop(fresh_oncelog_broker: BrokerProcess,
         assert line.startswith("oncelog registry on http://127.0.0.1:")
         assert RegistryClient(line.removeprefix("oncelog registry on ").strip()).subjects() == []
         process.send_signal(number)
-        assert process.wait(30) == 0
+        assert process.wait(180) == 0
     finally:
         process.kill()
         process.wait()

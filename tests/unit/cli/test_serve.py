@@ -34,7 +34,7 @@ def test_one_ready_line_and_a_clean_end_on_a_signal(tmp_path: Path, stop_signal:
     line = process.stdout.readline()
     assert line.startswith("oncelog ready on 127.0.0.1:")
     process.send_signal(stop_signal)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert (process.returncode, out) == (0, "")
     assert "Traceback" not in err
     assert json.loads((tmp_path / "data" / ".kafka_cleanshutdown").read_text())["version"] == 0
@@ -63,7 +63,7 @@ def test_a_hang_up_that_is_ignored_stays_so(tmp_path: Path) -> None:
     assert process.stdout.readline().startswith("oncelog ready on")
     status = dict(line.split(":\t") for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert int(status["SigIgn"], 16) & 1 << (signal.SIGHUP - 1)
 
 
@@ -84,7 +84,7 @@ def test_a_mistake_is_explained_in_one_line_without_a_traceback(
     tmp_path: Path, arguments: list[str], complaint: str
 ) -> None:
     process = serve(tmp_path, *arguments)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode != 0
     assert complaint in err
     assert "Traceback" not in err
@@ -95,9 +95,9 @@ def test_an_address_in_use_is_explained_and_the_folder_stays_as_it_was(tmp_path:
     assert first.stdout is not None
     address = first.stdout.readline().removeprefix("oncelog ready on ").strip()
     second = serve(tmp_path / "b", "--listen", address)
-    _, err = second.communicate(timeout=60)
+    _, err = second.communicate(timeout=180)
     first.terminate()
-    first.communicate(timeout=60)
+    first.communicate(timeout=180)
     assert second.returncode == 1
     assert f"Error: listeners: {address} {IN_USE}\n" in err
     assert "Traceback" not in err
@@ -110,7 +110,7 @@ def test_a_further_port_in_use_is_explained_and_no_broker_starts(tmp_path: Path,
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         value = address if option == "--console" else address.rpartition(":")[2]
         process = serve(tmp_path, "--listen", "127.0.0.1:0", option, value)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=180)
     assert (process.returncode, out) == (1, "")
     assert f"{address} {IN_USE}" in err
     assert "Traceback" not in err
@@ -119,7 +119,7 @@ def test_a_further_port_in_use_is_explained_and_no_broker_starts(tmp_path: Path,
 @pytest.mark.parametrize("port", ["99999", "-1"])
 def test_a_port_that_cannot_be_is_said_to_be_out_of_range(tmp_path: Path, port: str) -> None:
     process = serve(tmp_path, "--listen", f"127.0.0.1:{port}")
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 1
     assert f"the port of '127.0.0.1:{port}' is out of range: ports are 0 to 65535" in err
 
@@ -145,7 +145,7 @@ def test_a_folder_that_may_not_be_written_to_is_explained() -> None:
         Path(folder).chmod(0o555)
         arguments = ["serve", "--data-dir", f"{folder}/data", "--listen", "127.0.0.1:0"]
         done = subprocess.run(
-            [sys.executable, "-c", _AS_NOBODY, *arguments], capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", _AS_NOBODY, *arguments], capture_output=True, text=True, timeout=180
         )
     finally:
         Path(folder).rmdir()
@@ -161,10 +161,10 @@ def test_settings_from_a_kafka_properties_file_with_json_logs_and_metrics(tmp_pa
     process = serve(tmp_path, "--config", str(config), "--metrics-port", str(port), "--log-format", "json")
     assert process.stdout is not None
     assert process.stdout.readline().startswith("oncelog ready")
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     process.terminate()
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert "kafka_server_connection_count 0.0" in text
     entries = [json.loads(line) for line in err.splitlines()]
     assert entries[0]["level"] == "warning"
@@ -183,7 +183,7 @@ def test_data_are_for_their_owner_alone_unless_a_setting_opens_them(
         admin.create_topics(["t"])
         producer.send("t", b"x").result(30)
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     found = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
     assert any(path.suffix == ".log" for path in found)
     folder_mode = file_mode | (0o100 if setting is None else 0o110)
@@ -198,7 +198,7 @@ def test_data_are_for_their_owner_alone_unless_a_setting_opens_them(
 
 def test_a_umask_that_is_none_is_refused(tmp_path: Path) -> None:
     process = serve(tmp_path, "--set", "oncelog.umask=9")
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 1
     assert "must be three octal digits" in err
 
@@ -209,11 +209,11 @@ def test_a_folder_of_a_newer_version_is_refused_in_one_line(tmp_path: Path, comm
     assert started.stdout is not None
     assert started.stdout.readline().startswith("oncelog ready on")
     started.terminate()
-    started.communicate(timeout=60)
+    started.communicate(timeout=180)
     journal = tmp_path / "data" / JOURNAL_FILE
     journal.write_bytes(format_line({"kind": "of a later day"}))
     arguments = [sys.executable, "-m", "oncelog", *command, "--data-dir", str(tmp_path / "data")]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=180)
     assert done.returncode == 1
     assert "'of a later day', which this version does not know: a newer Oncelog" in done.stderr
     assert "Traceback" not in done.stderr

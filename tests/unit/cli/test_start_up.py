@@ -29,7 +29,7 @@ print(json.dumps(sorted(sys.modules)), file=sys.stderr)
 
 def modules_of(*arguments: object) -> set[str]:
     command = [sys.executable, "-c", _SHOW_MODULES, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True)
     return set(json.loads(done.stderr.splitlines()[-1]))
 
 
@@ -108,7 +108,7 @@ def test_a_shell_is_offered_commands_options_and_topics(servers: str, topic: str
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
         )
         return [entry.partition(",")[2] for entry in done.stdout.splitlines()]
 

@@ -16,7 +16,7 @@ def in_shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
         ["bash", "-c", line.replace("oncelog ", f"{sys.executable} -m oncelog ")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         env={**os.environ, **environment},
     )
 

@@ -71,7 +71,7 @@ def test_a_suggestion_carries_what_named_the_cluster(
 ) -> None:
     producer = transactional(f"open-{topic}")
     producer.begin_transaction()
-    producer.send(topic, b"held back").result(10)
+    producer.send(topic, b"held back").result(60)
     run("group", "reset-offsets", f"group-{topic}", "--topic", topic, "--to", "0", "--yes")
     monkeypatch.delenv("ONCELOG_BOOTSTRAP_SERVERS")
     path = tmp_path / "client.properties"
@@ -94,7 +94,7 @@ def test_settings_of_a_consumer_are_not_carried_to_commands_that_have_none(
 ) -> None:
     producer = transactional(f"open-{topic}")
     producer.begin_transaction()
-    producer.send(topic, b"held back").result(10)
+    producer.send(topic, b"held back").result(60)
     settings = ["--set", "isolation.level=read_committed", "--set", "client.id=other"]
     ((*_, option, value),) = suggested(run("consume", topic, *settings).stderr)
     assert (option, value) == ("--set", "client.id=other")
@@ -105,7 +105,7 @@ def test_what_the_environment_says_is_not_repeated(
 ) -> None:
     producer = transactional(f"open-{topic}")
     producer.begin_transaction()
-    producer.send(topic, b"held back").result(10)
+    producer.send(topic, b"held back").result(60)
     assert suggested(run("consume", topic).stderr) == [["txn", "blocking", f"{topic}:0"]]
 
 

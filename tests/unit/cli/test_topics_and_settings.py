@@ -98,11 +98,12 @@ def test_a_broker_is_named_by_its_number(run: Run) -> None:
 def test_a_broker_that_is_not_there_is_not_waited_for(run: Run) -> None:
     for command in (["show"], ["set"], ["unset"]):
         started_s = time.monotonic()
-        result = run("config", *command, "broker", "2", *([] if command == ["show"] else ["log.retention.ms=1"]))
+        setting = [] if command == ["show"] else ["log.retention.ms=1"]
+        result = run("config", *command, "broker", "2", *setting, "--timeout", "5m")
         assert result.exit_code == 1
         assert "there is no broker 2; there is 1" in result.stderr
         assert "--timeout" not in result.stderr
-        assert time.monotonic() - started_s < 10, "the time-out is 15 s"
+        assert time.monotonic() - started_s < 60, "the time-out is 5 min"
 
 
 def test_the_cluster_tells_its_brokers_and_features(
@@ -241,7 +242,7 @@ def test_a_group_behind_an_open_transaction_has_a_lag_that_is_held_back(
     assert run("consume", topic, "--group", group).stdout == "seen\n"
     producer.begin_transaction()
     for _ in range(3):
-        producer.send(topic, b"held back").result(10)
+        producer.send(topic, b"held back").result(60)
     (described,) = json.loads(run("group", "describe", group, "-o", "json").stdout)
     (row,) = described["offsets"]
     assert (row["committed"], row["last_stable"], row["end"]) == (2, 2, 5)

@@ -30,7 +30,7 @@ Transactional = Callable[..., Producer]
 def open_one(producer: Producer, topic: str, *values: bytes) -> None:
     producer.begin_transaction()
     for value in values:
-        producer.send(topic, value).result(10)
+        producer.send(topic, value).result(60)
 
 
 def test_open_transactions_are_listed_with_their_age(run: Run, transactional: Transactional, topic: str) -> None:
@@ -158,7 +158,7 @@ def test_the_history_of_an_id_has_every_change(run: Run, transactional: Transact
     with producer.transaction():
         producer.send(topic, b"x")
     producer.begin_transaction()
-    producer.send(topic, b"y").result(10)
+    producer.send(topic, b"y").result(60)
     producer.abort_transaction()
     events = json.loads(run("txn", "history", f"history-{topic}", "-o", "json").stdout)
     assert [event["what"] for event in events] == [

@@ -74,8 +74,8 @@ def test_transactions_with_long_names_fit(
         producer = transactional(transactional_id)
         producer.begin_transaction()
         for partition in range(3):
-            producer.send(topic, b"x", partition=partition).result(10)
-        producer.send(f"{topic}-{LONG_ID}", b"x").result(10)
+            producer.send(topic, b"x", partition=partition).result(60)
+        producer.send(f"{topic}-{LONG_ID}", b"x").result(60)
     code, described = on_a_terminal(["txn", "describe", topic, "-b", servers], COLUMNS)
     assert code == 0
     code, blocking = on_a_terminal(["txn", "blocking", topic, f"{topic}-{LONG_ID}", "-b", servers], COLUMNS)

@@ -28,7 +28,7 @@ def client_factory(kind: Callable[[dict[str, Any]], C], settings: Mapping[str, A
         client.close()
 
 
-def drain(client: Consumer, count: int, timeout_s: float = 10) -> list[ConsumerRecord]:
+def drain(client: Consumer, count: int, timeout_s: float = 60) -> list[ConsumerRecord]:
     """So many records, or those that come in time."""
     records: list[ConsumerRecord] = []
     deadline = time.monotonic() + timeout_s

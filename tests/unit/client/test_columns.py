@@ -305,6 +305,6 @@ except ModuleNotFoundError as error:
 @pytest.mark.parametrize("package", ["numpy", "pyarrow"])
 def test_columns_without_their_extra_name_it_and_create_no_topic(servers: str, package: str) -> None:
     program = _WITHOUT.format(package=package, servers=servers)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180)
     assert done.stderr == ""
     assert done.stdout.splitlines() == ["columns need numpy and pyarrow: pip install 'oncelog[client]'"] * 3

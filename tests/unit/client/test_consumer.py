@@ -105,7 +105,7 @@ def test_columns_go_on_where_records_ended(consumer: Any, full_topic: str) -> No
     client = consumer(auto_offset_reset="earliest", max_poll_records=30)
     client.assign([TopicPartition(full_topic, 0)])
     first = drain(client, 30)
-    rest = client.poll_columns(2000).column("offset").to_pylist()
+    rest = client.poll_columns(30_000).column("offset").to_pylist()
     assert [record.offset for record in first] + rest == list(range(100))
 
 
@@ -165,7 +165,7 @@ def test_what_goes_wrong_beside_a_poll_is_raised_by_the_poll(
     client = consumer(group_id=unique("group"))
     client.subscribe([full_topic])
     with pytest.raises(ValueError, match="not an error of Kafka's"):
-        drain(client, 1, 20)
+        drain(client, 1)
 
 
 def test_an_offset_that_is_gone_is_asked_for_with_pauses(
@@ -187,7 +187,7 @@ def test_an_offset_that_is_gone_is_asked_for_with_pauses(
     deadline_s = time.monotonic() + 60
     while len(asked) < 4 and time.monotonic() < deadline_s:
         with pytest.raises(KafkaError, match="seek to where to go on"):
-            drain(strict, 1, 10)
+            drain(strict, 1)
     assert len(asked) == 4
     assert all(later - earlier > 0.05 for earlier, later in itertools.pairwise(asked))
     strict.seek(place, 0)
@@ -244,10 +244,10 @@ def test_what_is_behind_a_malformed_record_is_not_skipped(
     module_admin.create_topics([NewTopic(name, 1, 1)])
     place = TopicPartition(name, 0)
     with Producer({"bootstrap.servers": servers, "linger.ms": 0}) as producer:
-        producer.send(name, "good").result(5)
+        producer.send(name, "good").result(60)
         producer.core.sender.accumulator.append_encoded(place, malformed_batch())
         producer.flush()
-        producer.send(name, "after").result(5)
+        producer.send(name, "after").result(60)
     client = consumer(auto_offset_reset="earliest")
     client.assign([place])
     read = client.poll_columns if columns else client.poll
@@ -446,7 +446,7 @@ def test_a_poll_that_is_cancelled_within_a_callback_does_not_end_the_rebalances(
             while client.assignment() != frozenset(both(topic)):
                 await client.poll(50)
 
-    asyncio.run(asyncio.wait_for(read(), 30))
+    asyncio.run(asyncio.wait_for(read(), 90))
 
 
 def test_an_interrupt_behind_a_poll_that_has_records_leaves_them_to_the_next(
@@ -464,7 +464,7 @@ def test_an_interrupt_behind_a_poll_that_has_records_leaves_them_to_the_next(
     with monkeypatch.context() as patch:
         patch.setattr(client, "_step", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            client.poll(5000)
+            client.poll(30_000)
     client.close()
     heir = consumer(group_id=group, auto_offset_reset="earliest")
     heir.assign(both(full_topic))
@@ -495,7 +495,7 @@ def test_a_poll_ends_when_another_thread_closes_the_consumer(servers: str, topic
             polling.result(0.3)
         client.close()
         with pytest.raises(IllegalState, match="this consumer is closed"):
-            polling.result(2)
+            polling.result(60)
 
 
 def test_a_consumer_goes_on_after_a_broker_that_was_away_for_longer_than_a_call_may_take(tmp_path: Path) -> None:
@@ -508,13 +508,13 @@ def test_a_consumer_goes_on_after_a_broker_that_was_away_for_longer_than_a_call_
         ):
             client.assign([place])
             client.seek(place, 0)
-            producer.send(topic, "0").result(10)
+            producer.send(topic, "0").result(60)
             assert numbers(drain(client, 1)) == [0]
             process.kill()
             with pytest.raises(TimedOut, match="no broker of"):
                 client.poll(20_000)
             process.start()
-            producer.send(topic, "1").result(10)
+            producer.send(topic, "1").result(60)
             seen: list[int] = []
             while not seen:
                 with contextlib.suppress(TimedOut):
@@ -544,8 +544,9 @@ def test_new_partitions_are_noticed(consumer: Any, module_admin: Admin, unique: 
 def test_a_topic_that_is_made_after_the_subscription_is_noticed(
     consumer: Any, module_admin: Admin, unique: Any
 ) -> None:
+    """Soon, and not with the next look for new partitions of known topics: metadata.max.age.ms is five minutes."""
     name = unique("later")
-    client = consumer(group_id=unique("group"), metadata_max_age_ms=50, allow_auto_create_topics=False)
+    client = consumer(group_id=unique("group"), allow_auto_create_topics=False)
     assigned: list[list[TopicPartition]] = []
     client.subscribe([name], on_assigned=assigned.append)
     deadline = time.monotonic() + 60
@@ -655,4 +656,4 @@ def test_the_asynchronous_consumer_iterates_commits_and_calls_back(servers: str,
             assert events == ["assigned"]
             assert (await client.committed(both(full_topic)))[TopicPartition(full_topic, 1)].offset == 100
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 90))

@@ -58,8 +58,8 @@ def full_topic(module_admin: Admin, oncelog_broker: Any) -> str:
 def consumer(chaos: Chaos) -> Iterator[Callable[..., Consumer]]:
     settings = {
         "bootstrap.servers": chaos.bootstrap_servers,
-        "request.timeout.ms": 500,
-        "default.api.timeout.ms": 3000,
+        "request.timeout.ms": 2_000,
+        "default.api.timeout.ms": 30_000,
         "retry.backoff.ms": 2,
         "retry.backoff.max.ms": 20,
         "heartbeat.interval.ms": 30,
@@ -107,7 +107,7 @@ def test_many_random_accidents_leave_every_record_once(
     chaos.accident = accident
     client = consumer(group_id=unique("group"), enable_auto_commit=False)
     client.subscribe([full_topic])
-    assert numbers(drain(client, COUNT, 20)) == list(range(COUNT))
+    assert numbers(drain(client, COUNT)) == list(range(COUNT))
 
 
 def test_leaders_and_coordinators_that_move_are_followed(
@@ -116,7 +116,7 @@ def test_leaders_and_coordinators_that_move_are_followed(
     client = consumer(group_id=unique("group"), enable_auto_commit=False, max_poll_records=20)
     client.subscribe([full_topic])
     seen: list[ConsumerRecord] = []
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     moves = 0
     while len(seen) < COUNT and time.monotonic() < deadline:
         seen += client.poll(100)
@@ -246,7 +246,7 @@ def test_a_reset_that_fails_is_tried_again(chaos: Chaos, consumer: Any, full_top
     refusal = Accident(Kind.REFUSE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     chaos.accident = lambda key, request: refusal if key is ApiKey.LIST_OFFSETS else None
     with pytest.raises(KafkaError):
-        drain(client, 1, 5)
+        drain(client, 1)
     chaos.accident = lambda key, request: None
     assert drain(client, 1)[0].offset == 0
 
@@ -261,7 +261,7 @@ def test_an_error_that_does_not_go_away_is_raised_by_poll(
     client = consumer(group_id=unique("group"), enable_auto_commit=False)
     client.subscribe([full_topic])
     with pytest.raises(KafkaError) as caught:
-        drain(client, COUNT + 1, 5)
+        drain(client, COUNT + 1)
     assert caught.value.code is code
 
 
@@ -286,7 +286,7 @@ def test_range_reads_follow_leaders_and_survive_accidents(chaos: Chaos, full_top
     chaos.accident = lambda key, request: (
         Accident(draw.choice(LOSSES), delay_s=0.01) if key is ApiKey.FETCH and draw.random() < 0.3 else None
     )
-    config = ClientConfig(bootstrap_servers=chaos.bootstrap_servers, request_timeout_ms=500, retry_backoff_ms=2)
+    config = ClientConfig(bootstrap_servers=chaos.bootstrap_servers, request_timeout_ms=2_000, retry_backoff_ms=2)
     with RangeReader(config, fetch_bytes=500) as reader:
         offsets = []
         for chunk in reader.read(full_topic, 0, 13, 187):

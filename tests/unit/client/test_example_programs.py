@@ -17,7 +17,7 @@ PROGRAMS = sorted(path.stem for path in (ROOT / "examples" / "client").glob("[a-
 
 def start(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", f"examples.client.{program}", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -176,7 +176,7 @@ class World:
         client = self.producer(transactional=True)
         client.init_transactions()
         client.begin_transaction()
-        client.send(self.topic, "x").result(10)
+        client.send(self.topic, "x").result(60)
         return client
 
     def consumer(self, servers: str | None = None, **settings: Any) -> Consumer:
@@ -508,7 +508,7 @@ def _(world: World) -> Any:
 def _(world: World) -> Any:
     client = world.producer()
     with world.lost():
-        return client.send(world.topic, "x").result(10)
+        return client.send(world.topic, "x").result(60)
 
 
 @case(
@@ -521,7 +521,7 @@ def _(world: World) -> Any:
     client = world.producer()
     with world.lost():
         (future,) = client.send_columns(world.topic, pa.array(["x"]))
-        return future.result(10)
+        return future.result(60)
 
 
 @case("Producer.flush", ApiKey.PRODUCE, lambda world: world.values() == [b"x"])
@@ -630,6 +630,12 @@ def _(world: World) -> Any:
 # Consumer
 
 
+def poll_until_lost(world: World, client: Consumer) -> None:
+    """What a consumer asks beside its polls comes when it comes."""
+    before = world.chaos.happened.total()
+    wait_until(lambda: [client.poll(100)] and world.chaos.happened.total() > before)
+
+
 def assigned(world: World, **settings: Any) -> Consumer:
     world.write()
     client = world.consumer(**settings)
@@ -658,7 +664,7 @@ def _(world: World) -> Any:
 
     with world.lost():
         client.commit_async(on_done=on_done)
-        assert done.wait(10)
+        assert done.wait(180)
     if errors[0] is not None:
         raise errors[0]
 
@@ -668,7 +674,7 @@ def _(world: World) -> Any:
     client = world.consumer()
     client.subscribe([world.topic])
     with world.lost():
-        client.poll(500)
+        poll_until_lost(world, client)
     wait_until(lambda: bool(client.poll(50) or client.assignment()))
 
 
@@ -676,7 +682,7 @@ def _(world: World) -> Any:
 def _(world: World) -> Any:
     client = assigned(world, **{"enable.auto.commit": True, "auto.commit.interval.ms": 100})
     with world.lost():
-        client.poll(700)
+        poll_until_lost(world, client)
     wait_until(lambda: client.poll(100) == [] and world.offset() == 3)
 
 
@@ -940,7 +946,8 @@ def test_a_call_whose_answers_are_all_lost_does_not_say_that_nothing_was_done(
         try:
             played.call(world)
         except KafkaError as error:
-            assert isinstance(error, played.leaves_open) or IN_DOUBT in str(error), f"{error!r}"
+            has_asked = world.chaos.happened[Kind.LOSE_ANSWER]
+            assert not has_asked or isinstance(error, played.leaves_open) or IN_DOUBT in str(error), f"{error!r}"
         if world.chaos.happened[Kind.LOSE_ANSWER]:
             break  # on a busy machine the time may be over before anything is asked
     assert world.chaos.happened[Kind.LOSE_ANSWER] >= 1

@@ -56,7 +56,7 @@ class World:
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
     async def bounded() -> Any:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await coroutine
 
     return asyncio.run(bounded())

@@ -64,7 +64,7 @@ def make(servers: str) -> Iterator[Callable[..., Producer]]:
 
 
 def test_a_record_arrives_with_key_value_headers_and_time(make: Any, reading: Reading, topic: str) -> None:
-    sent = make().send(topic, "value", key="key", headers={"h": "x", "n": None}, timestamp_ms=5).result(10)
+    sent = make().send(topic, "value", key="key", headers={"h": "x", "n": None}, timestamp_ms=5).result(60)
     record = reading.records(topic, [sent.partition])[sent.offset]
     assert (record.key, record.value, record.headers, record.timestamp_ms) == (
         b"key",
@@ -94,7 +94,7 @@ def test_records_without_a_key_stick_to_a_partition_while_a_batch_grows(
     assert len({future.result().partition for future in futures}) == 1
     rounds = set()
     for _ in range(20):
-        rounds.add(client.send(topic, "x").result(10).partition)
+        rounds.add(client.send(topic, "x").result(60).partition)
     assert rounds == {0, 1}
 
 
@@ -127,13 +127,13 @@ def test_callbacks_run_for_each_record(make: Any, topic: str) -> None:
         done.set()
 
     make().send(topic, "x", partition=0, on_delivery=note)
-    assert done.wait(10)
+    assert done.wait(180)
     assert seen == [0]
 
 
 def test_serializers_are_applied_and_other_types_refused(servers: str, reading: Reading, topic: str) -> None:
     with Producer({"bootstrap.servers": servers}, value_serializer=lambda topic, value: str(value).encode()) as client:
-        client.send(topic, 42, partition=0).result(10)
+        client.send(topic, 42, partition=0).result(60)
         with pytest.raises(TypeError, match="set a key_serializer"):
             client.send(topic, 1, key=object())
     assert reading.values(topic, [0]) == [b"42"]
@@ -145,7 +145,7 @@ def test_a_timestamp_that_no_record_can_have_is_refused(make: Any, topic: str, t
     with pytest.raises(KafkaError, match=rf"{topic} has the timestamp {timestamp_ms}") as caught:
         client.send(topic, "x", partition=0, timestamp_ms=timestamp_ms)
     assert caught.value.code == ErrorCode.INVALID_TIMESTAMP
-    assert client.send(topic, "x", partition=0).result(10).offset == 0
+    assert client.send(topic, "x", partition=0).result(60).offset == 0
 
 
 def test_records_that_are_too_large_and_partitions_that_are_not_there_are_refused(make: Any, topic: str) -> None:
@@ -217,7 +217,7 @@ def test_asyncio_programs_send_and_commit(servers: str, reading: Reading, topic:
                     await client.send(topic, "aborted", partition=0)
                     raise KeyError
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
     assert reading.values(topic, [0]) == [b"%d" % n for n in range(10)]
 
 
@@ -250,7 +250,7 @@ def test_an_asynchronous_producer_waits_for_room_without_blocking_the_loop(serve
                 await client.send(topic, b"x" * 1000, partition=0)
             await client.flush()
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 # Memory
@@ -301,7 +301,7 @@ def test_a_record_larger_than_everything_is_still_taken_when_nothing_else_waits(
 
 
 def test_a_slow_broker_blocks_the_sender_no_longer_than_it_may(topic: str, make: Any, servers: str) -> None:
-    client = make(buffer_memory=20_000, max_block_ms=100, linger_ms=5000, batch_size=10_000)
+    client = make(buffer_memory=20_000, max_block_ms=2_000, linger_ms=5000, batch_size=10_000)
     client.send(topic, b"x", partition=0)
     client.flush()
     # Frozen: nothing is taken out, so the buffer fills.
@@ -407,7 +407,7 @@ def test_a_forked_child_cannot_use_a_producer_and_need_not_close_it(servers: str
 import os
 from oncelog.client import Producer
 with Producer({{"bootstrap.servers": {servers!r}}}) as producer:
-    producer.send({topic!r}, "of the parent").result(20)
+    producer.send({topic!r}, "of the parent").result(60)
     child = os.fork()
     if not child:
         try:
@@ -418,7 +418,7 @@ if child:
     os.waitpid(child, 0)
     print("closed by both")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180)
     assert "IllegalState this Producer was made in process" in done.stdout and "closed by both" in done.stdout
     assert done.returncode == 0 and not done.stderr, done.stderr
 
@@ -544,7 +544,7 @@ def test_a_driver_without_init_is_refused(config: ClientConfig) -> None:
 
 def test_new_topics_appear_when_a_producer_first_writes(make: Any, unique: Any, reading: Reading) -> None:
     name = unique("auto")
-    make().send(name, "x", partition=0).result(10)
+    make().send(name, "x", partition=0).result(60)
     assert reading.values(name, [0]) == [b"x"]
 
 
@@ -552,21 +552,21 @@ def test_a_broker_that_restarts_is_found_again(tmp_path: Any) -> None:
     process = BrokerProcess(tmp_path / "data").start()
     try:
         with Producer({"bootstrap.servers": process.bootstrap_servers, "linger.ms": 0}) as client:
-            client.send("t", "1", partition=0).result(10)
+            client.send("t", "1", partition=0).result(60)
             process.kill()
             waiting = client.send("t", "2", partition=0)
             process.start()
-            assert waiting.result(20).offset == 1
+            assert waiting.result(60).offset == 1
     finally:
         process.stop()
 
 
 def test_new_partitions_are_noticed(make: Any, module_admin: Admin, topic: str) -> None:
     client = make(metadata_max_age_ms=50)
-    client.send(topic, "x", partition=0).result(10)
+    client.send(topic, "x", partition=0).result(60)
     module_admin.create_partitions({topic: 3})
     wait_until(lambda: client.core.cluster.topics[topic].partitions[-1].partition == 2)
-    assert client.send(topic, "y", partition=2).result(10).partition == 2
+    assert client.send(topic, "y", partition=2).result(60).partition == 2
 
 
 def test_a_topic_that_is_made_anew_loses_no_record_of_an_idempotent_producer(
@@ -575,10 +575,10 @@ def test_a_topic_that_is_made_anew_loses_no_record_of_an_idempotent_producer(
     name, client = unique("anew"), make()
     module_admin.create_topics([NewTopic(name, 1, 1)])
     for number in range(5):
-        client.send(name, str(number), partition=0).result(10)
+        client.send(name, str(number), partition=0).result(60)
     module_admin.delete_topics([name])
     module_admin.create_topics([NewTopic(name, 1, 1)])
-    assert client.send(name, "after", partition=0).result(10).offset == 0
+    assert client.send(name, "after", partition=0).result(60).offset == 0
     assert reading.values(name, [0]) == [b"after"]
 
 

@@ -42,10 +42,10 @@ TRANSACTIONAL = [
     ApiKey.API_VERSIONS,
 ]
 QUICK: dict[str, Any] = {
-    "request.timeout.ms": 500,
-    "default.api.timeout.ms": 4000,
-    "delivery.timeout.ms": 4000,
-    "max.block.ms": 4000,
+    "request.timeout.ms": 1_000,
+    "default.api.timeout.ms": 30_000,
+    "delivery.timeout.ms": 30_000,
+    "max.block.ms": 30_000,
     "retry.backoff.ms": 2,
     "retry.backoff.max.ms": 20,
     "linger.ms": 0,
@@ -146,7 +146,7 @@ def test_a_broker_that_stops_answering_is_left_after_the_request_timeout(
             chaos.once(key, Accident(Kind.HANG))
             started = time.monotonic()
             write(client, topic, key.name)
-            assert 0.4 < time.monotonic() - started < 60
+            assert 0.9 < time.monotonic() - started < 60
     assert reading.values(topic) == expected(["PRODUCE", "END_TXN"])
 
 
@@ -207,7 +207,7 @@ def test_without_idempotence_nothing_is_lost(chaos: Chaos, reading: Reading, top
 
 def test_acks_0_sends_and_does_not_wait(chaos: Chaos, reading: Reading, topic: str) -> None:
     with producer(chaos, None, acks="0") as client:
-        assert client.send(topic, "a", partition=0).result(5).offset == -1
+        assert client.send(topic, "a", partition=0).result(60).offset == -1
     wait_until(lambda: reading.values(topic, [0]) == [b"a"])
 
 
@@ -276,7 +276,7 @@ def test_an_answer_that_lies_about_the_commit_never_doubles_anything(
 def test_a_commit_without_an_answer_can_be_asked_for_again(
     chaos: Chaos, reading: Reading, topic: str, unique: Callable[[str], str], version: int
 ) -> None:
-    with producer(chaos, unique("txn"), version, **{"default.api.timeout.ms": 2_000}) as client:
+    with producer(chaos, unique("txn"), version, **{"default.api.timeout.ms": 4_000}) as client:
         client.init_transactions()
         client.begin_transaction()
         client.send(topic, "x", partition=0)
@@ -359,7 +359,7 @@ def test_closing_is_bounded_even_when_nothing_answers(chaos: Chaos, topic: str, 
 def test_a_completion_that_timed_out_behind_its_commit_is_completed_by_the_next_call(
     chaos: Chaos, reading: Reading, topic: str, unique: Callable[[str], str], version: int
 ) -> None:
-    hanging = {"default.api.timeout.ms": 300, "request.timeout.ms": 100}
+    hanging = {"default.api.timeout.ms": 4_000, "request.timeout.ms": 1_000}
     with producer(chaos, unique("txn"), version, **hanging) as client:
         client.init_transactions()
         client.begin_transaction()

@@ -143,7 +143,7 @@ def test_threads_may_share_a_producer(
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(120)
         assert [one.records for one in producer.flush()] == [30, 30]
     driver.end(commit=True)
     assert reading.values(topic) == [f"{p}-{n:02}".encode() for p in range(2) for n in range(30)]

@@ -256,7 +256,7 @@ def test_a_transaction_that_timed_out_while_it_was_prepared_is_lost_and_not_ende
     make: Any, module_admin: Admin, topic: str, unique: Any, version: int
 ) -> None:
     name = unique("txn")
-    first = make(name, oncelog_transaction_version_max=version, transaction_timeout_ms=50)
+    first = make(name, oncelog_transaction_version_max=version, transaction_timeout_ms=2_000)
     first.init_transactions()
     prepared = prepare_one(first, topic, "1")
     wait_until(lambda: module_admin.describe_transactions([name])[name].state == "CompleteAbort")

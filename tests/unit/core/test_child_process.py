@@ -43,7 +43,7 @@ def test_a_wait_that_was_interrupted_does_not_block_the_next_one() -> None:
                 except (Interrupted, subprocess.TimeoutExpired):
                     signal.setitimer(signal.ITIMER_REAL, 0)
             process.kill()
-            assert process.wait(60) == -signal.SIGKILL
+            assert process.wait(180) == -signal.SIGKILL
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -52,7 +52,7 @@ def test_a_wait_that_was_interrupted_does_not_block_the_next_one() -> None:
 def test_a_lock_that_an_interruption_left_taken_blocks_nothing() -> None:
     with ChildProcess([sys.executable, "-c", "raise SystemExit(3)"]) as process:
         assert process._waitpid_lock.acquire(blocking=False)  # type: ignore[attr-defined]
-        assert process.wait(60) == 3
+        assert process.wait(180) == 3
         assert (process.poll(), process.wait()) == (3, 3)
 
 
@@ -67,5 +67,5 @@ def test_a_process_that_does_not_end_in_time_is_reported_or_killed() -> None:
 
 def test_output_is_collected_as_from_any_process() -> None:
     with ChildProcess[str]([sys.executable, "-c", "print('here')"], stdout=subprocess.PIPE, text=True) as process:
-        assert process.communicate(timeout=60) == ("here\n", None)
+        assert process.communicate(timeout=180) == ("here\n", None)
         assert process.returncode == 0

@@ -24,7 +24,7 @@ SETTINGS = {
     "log.retention.check.interval.ms": 100,
 }
 
-IMPATIENT = {"default.api.timeout.ms": 1_000, "delivery.timeout.ms": 1_000, "request.timeout.ms": 900}
+IMPATIENT = {"default.api.timeout.ms": 5_000, "delivery.timeout.ms": 5_000, "request.timeout.ms": 4_000}
 
 
 def damage_in(folder: Path) -> list[Finding]:
@@ -34,7 +34,8 @@ def damage_in(folder: Path) -> list[Finding]:
 def write(servers: str, chance: random.Random, steps: int) -> Producer:
     """Transactions and plain batches on all topics, in random order; one transaction is left open."""
     plain = Producer({"bootstrap.servers": servers, "linger.ms": 0, "compression.type": "zstd"})
-    writers = [Producer({"bootstrap.servers": servers, "linger.ms": 0, "transactional.id": f"t{i}"}) for i in range(2)]
+    lasting = {"bootstrap.servers": servers, "linger.ms": 0, "transaction.timeout.ms": 600_000}
+    writers = [Producer({**lasting, "transactional.id": f"t{i}"}) for i in range(2)]
     opened: set[Producer] = set()
     for producer in writers:
         producer.init_transactions()
@@ -45,14 +46,14 @@ def write(servers: str, chance: random.Random, steps: int) -> Producer:
             opened.add(producer)
         topic = chance.choice(["log", "log", "compacted", "retained"])
         value = f"value {step} " * chance.randint(1, 20)
-        producer.send(topic, value, key=f"key {chance.randrange(6)}", partition=0).result(20)
+        producer.send(topic, value, key=f"key {chance.randrange(6)}", partition=0).result(60)
         if producer in opened and chance.random() < 0.5:
             producer.send_offsets_to_transaction({TopicPartition("log", 0): step}, "group")
             (producer.commit_transaction if chance.random() < 0.6 else producer.abort_transaction)()
             opened.discard(producer)
     if writers[0] not in opened:
         writers[0].begin_transaction()
-    writers[0].send("log", b"left open", partition=0).result(20)
+    writers[0].send("log", b"left open", partition=0).result(60)
     plain.close()
     writers[1].close(1_000)
     return writers[0]
@@ -100,7 +101,7 @@ def abort(servers: str) -> None:
     try:
         producer.init_transactions()
         producer.begin_transaction()
-        producer.send("log", b"aborted", partition=0).result(20)
+        producer.send("log", b"aborted", partition=0).result(60)
         producer.abort_transaction()
     finally:
         producer.close(10)
@@ -110,14 +111,14 @@ def fill(servers: str) -> None:
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 0, **IMPATIENT})
     try:
         for _ in range(5):
-            producer.send("log", bytes(1_000), partition=0).result(2)
+            producer.send("log", bytes(1_000), partition=0).result(60)
     finally:
         producer.close(10)
 
 
 def delete(servers: str) -> None:
     fill(servers)
-    with Admin(ClientConfig(bootstrap_servers=servers, default_api_timeout_ms=1_000)) as admin:
+    with Admin(ClientConfig(bootstrap_servers=servers, default_api_timeout_ms=5_000)) as admin:
         admin.delete_records({TopicPartition("log", 0): 4})
 
 
@@ -141,7 +142,7 @@ def test_what_a_kill_leaves_half_done_is_a_note_since_the_next_start_finishes_it
     try:
         with contextlib.suppress(KafkaError, TimeoutError):
             work(broker.bootstrap_servers)
-        broker.wait_for_exit(10)
+        broker.wait_for_exit(60)
         found = verify_path(broker.data_dir).findings
         assert check in {finding.check for finding in found}
         assert {finding.severity for finding in found} == {Severity.NOTE}

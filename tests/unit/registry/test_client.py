@@ -143,7 +143,7 @@ def answering(status: int, headers: dict[str, str], body: bytes = b"") -> Iterat
             yield f"127.0.0.1:{server.server_port}", asked
         finally:
             server.shutdown()
-            thread.join(10)
+            thread.join(120)
 
 
 def test_a_password_does_not_follow_to_another_host() -> None:

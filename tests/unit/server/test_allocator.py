@@ -76,7 +76,7 @@ def test_memory_of_many_connections_is_given_back_when_they_have_gone(tmp_path: 
                 assert client.recv(4)
             open_bytes = _resident_bytes(process.pid)
             assert open_bytes > idle_bytes + count * 50_000, "connections cost less now: is this still needed?"
-        deadline_s = time.monotonic() + 30
+        deadline_s = time.monotonic() + 120
         while _resident_bytes(process.pid) > idle_bytes + KEPT_BYTES + 16 * 1024 * 1024:
             assert time.monotonic() < deadline_s, (idle_bytes, open_bytes, _resident_bytes(process.pid))
             time.sleep(0.1)

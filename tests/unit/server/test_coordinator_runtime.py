@@ -509,6 +509,21 @@ def test_an_answer_that_fails_when_a_coordinator_is_unloaded_keeps_nobody_waitin
     assert again.value.error_code == ErrorCode.NONE
 
 
+@pytest.mark.parametrize(
+    "settings", [{**SETTINGS, "oncelog.acks.fsync": "false", "group.initial.rebalance.delay.ms": "3000"}]
+)
+def test_a_request_that_comes_with_the_answer_of_a_former_epoch_is_answered_by_the_next(node: BrokerInProcess) -> None:
+    """A client has its next request behind the one that is answered: it was served by a shard that nobody kept."""
+    node.until(node.broker.internal_topic(GROUP_METADATA_TOPIC))
+    commit_offset(node)
+    first, next_requests = node.send(join(), 3), list[Any]()
+    first.then(lambda _: next_requests.append(node.send(join(), 3)))
+    regain(node, TopicPartition(GROUP_METADATA_TOPIC, node.broker.groups.partition_of("g")))
+    assert first.value.error_code == ErrorCode.NOT_COORDINATOR
+    node.clock.advance_ms(10_000)
+    assert [answer.value.error_code for answer in next_requests] == [ErrorCode.NONE]
+
+
 def test_very_many_answers_at_the_end_of_a_round_give_others_their_turn(node: BrokerInProcess) -> None:
     shards, answered, count = node.broker.groups.shards, list[int](), 2 * REPLIES_AT_ONCE + 1
     shards.deliver(Outcome([Reply(answered.append, number) for number in range(count)]))

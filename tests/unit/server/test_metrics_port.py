@@ -33,7 +33,7 @@ class Scrape:
         reader, writer = await self.connect()
         writer.write(request)
         try:
-            return await asyncio.wait_for(reader.read(), 20)
+            return await asyncio.wait_for(reader.read(), 60)
         except ConnectionResetError:
             return b""
         finally:
@@ -55,7 +55,7 @@ def run(folder: Path, test: Test) -> None:
             port.close()
             node.broker.stop(clean=False)
 
-    asyncio.run(asyncio.wait_for(body(), 60))
+    asyncio.run(asyncio.wait_for(body(), 180))
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -91,7 +91,7 @@ def test_other_requests_are_refused(tmp_path: Path, request_bytes: bytes, status
 
 
 def test_slow_clients_do_not_keep_others_out_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_port, "LIFETIME_S", 1.0)
+    monkeypatch.setattr(metrics_port, "LIFETIME_S", 5.0)
 
     async def test(scrape: Scrape) -> None:
         slow: list[Any] = [await scrape.connect() for _ in range(CONNECTIONS_MAX)]
@@ -106,7 +106,7 @@ def test_slow_clients_do_not_keep_others_out_for_long(tmp_path: Path, monkeypatc
 
 
 def test_a_client_that_reads_nothing_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_port, "LIFETIME_S", 1.0)
+    monkeypatch.setattr(metrics_port, "LIFETIME_S", 5.0)
     monkeypatch.setattr(metrics_port, "generate_latest", lambda _: bytes(32 << 20))
 
     async def test(scrape: Scrape) -> None:

@@ -27,7 +27,7 @@ def test_a_call_to_a_host_whose_name_is_none_is_answered_each_time() -> None:
         for _ in range(2):
             known: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
             peers.call("replica", Address("x" * 64, 9092), FetchRequest(), 1000).then(known.set_result)
-            answers.append(await asyncio.wait_for(known, 10))
+            answers.append(await asyncio.wait_for(known, 60))
         return answers
 
     assert all(isinstance(answer, KafkaError) for answer in asyncio.run(calls()))
@@ -62,9 +62,9 @@ def test_markers_are_sent_in_the_version_that_the_leader_knows() -> None:
             peers = PeerConnections(plain_config("1"))
             known: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
             address = Address("127.0.0.1", broker.port)
-            peers.call("markers", address, WriteTxnMarkersRequest(markers=[marker]), 5000).then(known.set_result)
+            peers.call("markers", address, WriteTxnMarkersRequest(markers=[marker]), 30_000).then(known.set_result)
             try:
-                return await asyncio.wait_for(known, 20)
+                return await asyncio.wait_for(known, 60)
             finally:
                 peers.close()
 

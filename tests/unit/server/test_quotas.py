@@ -310,16 +310,16 @@ def test_a_client_that_is_throttled_is_not_read_from(tmp_path: Path) -> None:
             admin.create_topics(["tea"])
             set_quota(broker.bootstrap_servers, "slow", "producer_byte_rate", 10_000.0)
         with Producer({**settings, "client.id": "slow", "linger.ms": 0}) as producer:
-            producer.send("tea", b"x" * 110_000).result(20)
             started = time.monotonic()
-            producer.send("tea", b"y").result(20)
-            assert time.monotonic() - started > 0.5, "it is silenced for a second"
+            producer.send("tea", b"x" * 110_000).result(60)
+            producer.send("tea", b"y").result(60)
+            assert time.monotonic() - started > 0.8, "it is silenced for a second"
         with Producer({**settings, "client.id": "fast", "linger.ms": 0}) as producer:
-            producer.send("tea", b"x" * 110_000).result(20)
+            producer.send("tea", b"x" * 110_000).result(60)
         with Consumer({**settings, "client.id": "reader"}) as consumer:
             consumer.assign([TopicPartition("tea", 0)])
             consumer.seek(TopicPartition("tea", 0), 1)
-            assert consumer.poll(20_000)[0].value == b"y"
+            assert consumer.poll(60_000)[0].value == b"y"
 
 
 def set_quota(servers: str, name: str, key: str, value: float, kind: str = "client-id") -> None:
@@ -337,7 +337,7 @@ def test_an_address_above_its_rate_of_new_connections_is_held_and_cut_off(tmp_pa
         host, _, port = broker.bootstrap_servers.rpartition(":")
 
         def connect() -> socket.socket:
-            return stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+            return stack.enter_context(socket.create_connection((host, int(port)), timeout=60))
 
         def is_served(client: socket.socket) -> bool:
             with contextlib.suppress(ConnectionError):
@@ -348,8 +348,8 @@ def test_an_address_above_its_rate_of_new_connections_is_held_and_cut_off(tmp_pa
         assert is_served(connect())
         set_quota(broker.bootstrap_servers, host, "connection_creation_rate", 1.0, kind="ip")
         assert [is_served(connect()) for _ in range(5)] == [True] * 5, "as many as in ten seconds come at once"
-        clients = [connect() for _ in range(40)]
         started = time.monotonic()
+        clients = [connect() for _ in range(40)]
         assert not is_served(clients[-1])
         assert time.monotonic() - started > 0.3, "it is held before it is closed"
         wait_until(lambda: "connection_creation_rate of this address is 1" in broker.log_path.read_text())
@@ -381,7 +381,7 @@ def test_another_broker_takes_the_place_of_the_client_that_was_silent_for_longes
             writer.write(versions)
             assert await reader.readexactly(4)
             with contextlib.suppress(ConnectionError):
-                assert await asyncio.wait_for(_rest(clients[1][0]), 20)
+                assert await asyncio.wait_for(_rest(clients[1][0]), 60)
             clients[0][1].write(versions)
             clients[2][1].write(versions)
             assert await clients[0][0].readexactly(4)
@@ -389,7 +389,7 @@ def test_another_broker_takes_the_place_of_the_client_that_was_silent_for_longes
         finally:
             await server.stop()
 
-    asyncio.run(asyncio.wait_for(body(), 60))
+    asyncio.run(asyncio.wait_for(body(), 180))
 
 
 async def _rest(reader: asyncio.StreamReader) -> bool:

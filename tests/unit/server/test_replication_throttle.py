@@ -104,7 +104,7 @@ def test_a_long_list_of_replicas_is_not_read_with_every_look(new_cluster: Callab
     throttle(cluster, "leader", named)
     replication = cluster.nodes[1].running.replication
     assert replication is not None
-    started_s = time.process_time()
+    started_s = time.thread_time()
     for _ in range(20_000):
         assert replication.leader_throttle.hold_ms("orders", 0) == 0
-    assert time.process_time() - started_s < 2
+    assert time.thread_time() - started_s < 2

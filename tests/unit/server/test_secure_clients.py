@@ -66,7 +66,7 @@ class Secured:
             "sasl.mechanism": mechanism,
             "sasl.username": user,
             "sasl.password": password,
-            "default.api.timeout.ms": 20_000,
+            "default.api.timeout.ms": 60_000,
             **tls,
         }
 
@@ -95,11 +95,11 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 def send_and_read(settings: dict[str, Any], value: bytes) -> None:
     with Producer(settings) as producer:
-        sent = producer.send("tea", value).result(20)
+        sent = producer.send("tea", value).result(60)
     with Consumer({**settings, "group.id": f"g-{value.hex()}", "auto.offset.reset": "earliest"}) as consumer:
         consumer.assign([TopicPartition("tea", 0)])
         consumer.seek(TopicPartition("tea", 0), sent.offset)
-        assert [record.value for record in consumer.poll(20_000)] == [value]
+        assert [record.value for record in consumer.poll(60_000)] == [value]
 
 
 @pytest.mark.parametrize("listener", ["IN", "SAFE"])
@@ -188,7 +188,7 @@ def certified(secured: Secured, name: str, **changes: str) -> dict[str, Any]:
         "security.protocol": "SSL",
         "ssl.truststore.location": str(TLS / "ca.pem"),
         "ssl.keystore.location": str(TLS / name),
-        "default.api.timeout.ms": 3_000,
+        "default.api.timeout.ms": 60_000,
         **{key.replace("_", "."): value for key, value in changes.items()},
     }
 
@@ -203,12 +203,12 @@ def test_a_certificate_says_who_somebody_is(secured: Secured) -> None:
 
 @pytest.mark.parametrize("name", ["stranger.pem", "expired.pem"])
 def test_a_certificate_that_is_not_trusted_lets_nobody_in(secured: Secured, name: str) -> None:
-    with Admin(certified(secured, name)) as admin, pytest.raises(KafkaError):
+    with Admin(certified(secured, name, default_api_timeout_ms="3000")) as admin, pytest.raises(KafkaError):
         admin.list_topics()
 
 
 def test_without_a_certificate_nobody_gets_in(secured: Secured) -> None:
-    settings = certified(secured, "alice.pem")
+    settings = certified(secured, "alice.pem", default_api_timeout_ms="3000")
     del settings["ssl.keystore.location"]
     with Admin(settings) as admin, pytest.raises(KafkaError):
         admin.list_topics()
@@ -309,9 +309,9 @@ def test_aiokafka(secured: Secured) -> None:
 )
 def test_anything_else_is_closed_and_others_go_on(secured: Secured, listener: str, sent: bytes) -> None:
     host, port = secured.servers(listener).split(":")
-    with socket.create_connection((host, int(port)), timeout=20) as stranger:
+    with socket.create_connection((host, int(port)), timeout=60) as stranger:
         stranger.sendall(sent)
-        stranger.settimeout(20)
+        stranger.settimeout(60)
         with contextlib.suppress(ConnectionError):
             while stranger.recv(4096):
                 pass
@@ -321,8 +321,8 @@ def test_anything_else_is_closed_and_others_go_on(secured: Secured, listener: st
 
 def test_a_frame_of_a_client_that_has_not_logged_in_is_bounded(secured: Secured) -> None:
     host, port = secured.servers("IN").split(":")
-    with socket.create_connection((host, int(port)), timeout=20) as stranger:
+    with socket.create_connection((host, int(port)), timeout=60) as stranger:
         stranger.sendall((524_289).to_bytes(4, "big"))
-        stranger.settimeout(20)
+        stranger.settimeout(60)
         with contextlib.suppress(ConnectionError):
             assert stranger.recv(1) == b""

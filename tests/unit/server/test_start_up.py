@@ -75,7 +75,7 @@ class Imported(NamedTuple):
 def imported(tmp_path_factory: pytest.TempPathFactory) -> Imported:
     folder: Path = tmp_path_factory.mktemp("started") / "data"
     command = [sys.executable, "-c", _SHOW_MODULES, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True)
     ready, behind, turns, standard = json.loads(done.stdout)
     return Imported(set(ready), set(behind), turns, standard)
 
@@ -118,5 +118,5 @@ def test_no_class_of_a_start_is_one_of_those_that_take_long_to_make(imported: Im
 
 def test_a_start_does_not_look_for_garbage_again_and_again(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _SHOW_THRESHOLDS, str(tmp_path / "data")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True)
     assert done.stdout.split() == ["True", "True", "True", "True", "seen"]

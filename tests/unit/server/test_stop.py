@@ -159,7 +159,7 @@ async def stop_while_appends_follow_from_one_another(
     partition.committed(0).then(follow_in_next_turn)
     await disk.until_entered()
     disk.answer_when_stopping(broker, monkeypatch)
-    await asyncio.wait_for(server.stop(), 60)
+    await asyncio.wait_for(server.stop(), 180)
     # Workers have ended, so whatever may still follow is in the queue of the event loop.
     for _ in range(10):
         await asyncio.sleep(0)
@@ -169,6 +169,7 @@ async def stop_while_appends_follow_from_one_another(
 def test_appends_that_follow_from_an_fsync_are_done_before_the_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("oncelog.server.server._LAST_APPENDS_S", 120)
     assert asyncio.run(stop_while_appends_follow_from_one_another(tmp_path, monkeypatch, 4)) == [False] * 4
     assert (tmp_path / ".kafka_cleanshutdown").exists()
     assert set(read_offsets(tmp_path / RECOVERY_POINTS).values()) == {5}

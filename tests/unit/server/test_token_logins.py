@@ -66,7 +66,7 @@ def client_settings(broker: BrokerProcess, folder: Path, token: str) -> dict[str
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "OAUTHBEARER",
         "sasl.oauthbearer.token.endpoint.url": (folder / "token").as_uri(),
-        "default.api.timeout.ms": 10_000,
+        "default.api.timeout.ms": 30_000,
     }
 
 
@@ -134,10 +134,10 @@ def test_aiokafka(broker: BrokerProcess, authority: Authority) -> None:
 def test_a_session_ends_with_its_token(broker: BrokerProcess, authority: Authority, tmp_path: Path) -> None:
     settings = client_settings(broker, tmp_path, authority.token(time.time(), lifetime_s=LIFETIME_S))
     ends_s = time.monotonic() + LIFETIME_S + SKEW_S
-    with Admin({**settings, "default.api.timeout.ms": 10_000}) as admin:
+    with Admin({**settings, "default.api.timeout.ms": 30_000}) as admin:
         assert "tea" in admin.list_topics()
         with pytest.raises(KafkaError, match="SASL_AUTHENTICATION_FAILED"):
-            while time.monotonic() < ends_s + 20:
+            while time.monotonic() < ends_s + 60:
                 assert "tea" in admin.list_topics()
                 time.sleep(0.1)
     assert time.monotonic() > ends_s - 1
@@ -146,15 +146,18 @@ def test_a_session_ends_with_its_token(broker: BrokerProcess, authority: Authori
 def test_a_token_that_is_renewed_keeps_the_connection(
     broker: BrokerProcess, authority: Authority, tmp_path: Path
 ) -> None:
-    cut_off = broker.log_path.read_text().count("its session has ended")
-    with Admin(client_settings(broker, tmp_path, authority.token(time.time(), lifetime_s=LIFETIME_S))) as admin:
-        assert "tea" in admin.list_topics()
-        (tmp_path / "token").write_text(authority.token(time.time()))
-        end_s = time.monotonic() + LIFETIME_S + SKEW_S + 1
-        while time.monotonic() < end_s:
+    for _ in range(5):  # a client logs in again when a twentieth of its session is left: too late on a busy machine
+        cut_off = broker.log_path.read_text().count("its session has ended")
+        with Admin(client_settings(broker, tmp_path, authority.token(time.time(), lifetime_s=LIFETIME_S))) as admin:
             assert "tea" in admin.list_topics()
-            time.sleep(0.1)
-    assert broker.log_path.read_text().count("its session has ended") == cut_off
+            (tmp_path / "token").write_text(authority.token(time.time()))
+            end_s = time.monotonic() + LIFETIME_S + SKEW_S + 1
+            while time.monotonic() < end_s:
+                assert "tea" in admin.list_topics()
+                time.sleep(0.1)
+        if broker.log_path.read_text().count("its session has ended") == cut_off:
+            return
+    pytest.fail("the connection is cut off each time")
 
 
 # Settings
@@ -313,7 +316,7 @@ def issuer(authority: Authority) -> Iterator[str]:
     yield f"https://localhost:{server.server_port}"
     server.shutdown()
     server.server_close()
-    thread.join(10)
+    thread.join(120)
 
 
 def test_keys_are_read_with_tls_only(issuer: str) -> None:

@@ -152,9 +152,9 @@ def test_why_there_is_no_connection_is_told(tmp_path: Path, caplog: pytest.LogCa
         client = ZooKeeperClient(config, lambda call: call())
         client.start(Session())
         try:
-            wait_until(lambda: told("timed out"), timeout_s=30)
+            wait_until(lambda: told("timed out"))
             own.write_bytes(b"half of it")
-            wait_until(lambda: told("zookeeper.ssl.keystore.location"), timeout_s=30)
+            wait_until(lambda: told("zookeeper.ssl.keystore.location"))
         finally:
             client.close()
             wait_until(lambda: not any(each.name == "oncelog-zookeeper-close" for each in threading.enumerate()))

@@ -118,7 +118,7 @@ def run_many_tests(folder: Path) -> subprocess.CompletedProcess[str]:
 def run_tests(folder: Path, text: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     (folder / "test_these.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-qs", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=folder, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, timeout=1_200, cwd=folder, env=environment)
 
 
 def hundred_tests() -> float:

@@ -22,7 +22,7 @@ def test_the_context_manager_cleans_up(tmp_path: Path) -> None:
     with oncelog.testing.broker({"num.partitions": 3}) as broker:
         host, _, port = broker.bootstrap_servers.rpartition(":")
         assert host == "127.0.0.1"
-        socket.create_connection((host, int(port)), timeout=2).close()
+        socket.create_connection((host, int(port)), timeout=30).close()
         folder, pid = broker.data_dir, broker.pid
         assert (folder / "meta.properties").exists()
     assert not folder.exists()
@@ -86,7 +86,7 @@ def test_a_signal_to_a_process_that_has_just_ended_is_no_error() -> None:
     process.send_signal(signal.SIGCONT)
     os.write(told, b"0")
     os.close(told)
-    assert process.wait(5) == 0
+    assert process.wait(180) == 0
 
 
 def test_a_fork_and_the_command_line_start_the_same(tmp_path: Path) -> None:
@@ -110,15 +110,15 @@ def test_a_fork_and_the_command_line_start_the_same(tmp_path: Path) -> None:
 def test_a_wait_ends_in_time_although_nothing_answers() -> None:
     with oncelog.testing.broker() as process:
         started_s = time.monotonic()
-        with pytest.raises(TimedOut, match=r"records in missing-0 did not come within 0\.5 s; last seen: .*missing"):
-            process.wait.records("missing", 1, timeout_s=0.5)
+        with pytest.raises(TimedOut, match=r"records in missing-0 did not come within 3 s; last seen: .*missing"):
+            process.wait.records("missing", 1, timeout_s=3)
         process.pause()
         with pytest.raises(TimedOut, match=r"last seen: .*no answer"):
             process.wait.group_stable("g", timeout_s=0.5)
         process.kill()
         with pytest.raises(TimedOut, match=r"last seen: .*no broker of"):
-            process.wait.transaction_ended("t", timeout_s=0.5)
-        assert time.monotonic() - started_s < 10
+            process.wait.transaction_ended("t", timeout_s=3)
+        assert time.monotonic() - started_s < 30, "calls of clients wait for 60 s"
 
 
 def test_the_environment_may_be_larger_than_a_message_of_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,18 @@ from oncelog.client.admin import OffsetSpec
 from oncelog.testing import Cluster
 from oncelog.testing.cluster_plan import ClusterFolderError, ClusterPlan
 from oncelog.testing.local_cluster import START_TIMEOUT_S, _plan
-from oncelog.testing.zookeeper import find_jars
+from oncelog.testing.zookeeper import find_jars, free_ports
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells which ports the system gives")
+def test_ports_are_not_those_that_the_system_gives_to_anybody() -> None:
+    """A node that is away would find its port taken, by a connection or by another test's broker."""
+    first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    if first_given < 32_000:
+        pytest.skip(f"this machine gives ports from {first_given} on")
+    ports = free_ports(50)
+    assert len(set(ports)) == 50
+    assert max(ports) < first_given
 
 
 @pytest.fixture(scope="module")

@@ -79,19 +79,24 @@ def test_a_kill_loses_nothing_of_a_folder_that_is_thrown_away(broker: BrokerProc
         assert not other.throws_away
 
 
+def processor_s(pid: int) -> float:
+    """What a process has used of it: others that are busy make that a little more, and not twenty times as much."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def test_a_reset_takes_milliseconds() -> None:
     """On any machine, with much room. `make bench-testing` asserts the goals: 5 ms, and 0.15 s for a start."""
-    starts, resets = [], []
+    starts, resets, begun = list[float](), list[float](), time.perf_counter()
     for _ in range(4):
-        begun = time.perf_counter()
         with oncelog.testing.broker() as broker:
-            starts.append(time.perf_counter() - begun)
+            starts.append(processor_s(broker.pid))
             for _ in range(5):
-                begun = time.perf_counter()
                 broker.reset()
-                resets.append(time.perf_counter() - begun)
+            resets.append((processor_s(broker.pid) - starts[-1]) / 5)
     assert min(starts) < 0.6
     assert min(resets) < 0.1
+    assert time.perf_counter() - begun < 60, "it waits for something"
 
 
 def test_an_end_is_seen_with_its_exit_code(broker: BrokerProcess) -> None:
@@ -269,12 +274,14 @@ class TestFixtures:
             assert oncelog_topic in admin.list_topics()
 
 
+@pytest.mark.timeout(1_500)
 def test_a_hundred_tests_with_a_broker_each(tmp_path: Path) -> None:
     """On any machine. `make bench-testing` asserts the goal, which is 30 s on two cores that do nothing else."""
-    begun = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = goals.run_many_tests(tmp_path)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert "100 passed" in done.stdout, done.stdout + done.stderr
-    assert time.monotonic() - begun < 120
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 120
 
 
 def test_a_goal_that_is_missed_would_be_noticed() -> None:

@@ -53,7 +53,7 @@ class Victim:
         self.wait()
 
     def wait(self) -> None:
-        self.process.wait(60)
+        self.process.wait(180)
         if self.process.stdout is not None:
             self.process.stdout.close()
 
@@ -154,7 +154,7 @@ class Starting:
         assert self.process.stdout is not None
         self.process.stdout.read()
         self.process.stdout.close()
-        self.process.wait(60)
+        self.process.wait(180)
 
     def left(self) -> list[int]:
         """Processes that still run. A folder that there is when there are none stays for ever."""

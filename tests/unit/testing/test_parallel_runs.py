@@ -38,10 +38,10 @@ def test_processes_of_a_run_share_nothing(tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
     done = subprocess.run(
-        [*command, "--numprocesses", "2", "--timeout", "120", str(tmp_path)],
+        [*command, "--numprocesses", "2", "--timeout", "300", str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=500,
         cwd=tmp_path,
         env={**os.environ, "TMPDIR": str(tmp_path / "tmp")},
     )

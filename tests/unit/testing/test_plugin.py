@@ -40,7 +40,7 @@ def run(folder: Path, text: str, *arguments: str) -> str:
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "--rootdir", str(folder)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
-        [*command, *arguments, str(folder)], capture_output=True, text=True, timeout=120, cwd=folder, env=environment
+        [*command, *arguments, str(folder)], capture_output=True, text=True, timeout=400, cwd=folder, env=environment
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
