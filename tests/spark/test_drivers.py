@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import subprocess
 from collections import Counter, defaultdict
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from oncelog.spark import sink
 from tests.spark.kafka import Kafka
 from tests.spark.test_cluster import run_driver, start_driver
 from tests.waiting import wait_until
@@ -136,7 +138,8 @@ def test_of_two_drivers_at_work_on_one_checkpoint_the_older_is_fenced(
     assert of_first <= drivers.kafka.invisible(drivers.target)
 
 
-DRIVERS = 4
+STEPS = ("before_write", "before_offsets", "after_last_look", "before_commit", "after_commit")
+DRIVERS = len(STEPS)
 DIGIT = 1000
 """More than the records of any key: a sum tells how many of them each driver has counted."""
 
@@ -145,13 +148,17 @@ def counted_by_each(total: int) -> list[int]:
     return [total // DIGIT**driver % DIGIT for driver in range(DRIVERS)]
 
 
+def test_drivers_are_killed_at_each_step_there_is() -> None:
+    found = re.findall(r'failpoints\.hit\("spark\.sink\.(\w+)"\)', Path(sink.__file__).read_text())
+    assert tuple(found) == STEPS
+
+
 def test_state_and_output_agree_after_a_driver_was_killed_at_each_step(drivers: Drivers, spark: Any) -> None:
     """A batch that was not committed gives another result when it is run again, so that state which the killed driver
     has left is not taken for that of the batch."""
     words = [b"a", b"b", b"a", b"c", b"a", b"b", b"d"] * 60
     drivers.kafka.send(drivers.source, [(word, b"") for word in words])
-    points = ("before_write", "before_offsets", "before_commit", "after_commit")
-    for driver, point in enumerate(points):
+    for driver, point in enumerate(STEPS):
         drivers.order["counts"] = DIGIT**driver
         assert run_driver(**drivers.order, die_at=point) == -signal.SIGKILL
     # What was committed and not noted must give the same again.

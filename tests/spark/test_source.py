@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from oncelog.client.connection import Connection
 from oncelog.spark.source import TopicStreamReader
 from oncelog.spark.source_options import parse_source_options
 from oncelog.spark.topic_plan import DataLost
@@ -360,6 +363,38 @@ def test_committed_starts_where_the_group_stands(spark: Any, kafka: Kafka, name:
     options = {"kafka.group.id": group, "startingOffsets": "committed"}
     batches = run_all(stream(spark, kafka, subscribe=topic, **options), checkpoint)
     assert values(batches[0][1]) == [b"0-3", b"1-0", b"1-1", b"1-2", b"1-3"]
+
+
+def test_a_thousand_partitions_are_planned_in_less_than_a_second_with_few_requests(
+    kafka: Kafka, name: Name, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of this process's time: how long the broker takes depends on what else the machine has to do."""
+    requests: Counter[str] = Counter()
+    call = Connection.call
+
+    async def counted(self: Connection, request: Any, *rest: Any, **more: Any) -> Any:
+        requests[type(request).__name__] += 1
+        return await call(self, request, *rest, **more)
+
+    topic = kafka.create(name("thousand"), 1000)
+    some = [{"value": b"a", "partition": number} for number in range(0, 1000, 20)]
+    kafka.send(topic, some)
+    given = {"kafka.bootstrap.servers": kafka.servers, "subscribe": topic, "startingOffsets": "earliest"}
+    reader = TopicStreamReader(parse_source_options(given, streaming=True))
+    limit = reader.getDefaultReadLimit()
+    at = reader.initialOffset()
+    monkeypatch.setattr(Connection, "call", counted)
+    for _ in range(2):
+        requests.clear()
+        began_s = time.process_time()
+        end = reader.latestOffset(at, limit)
+        tasks: list[Any] = list(reader.partitions(at, end))
+        assert time.process_time() - began_s < 1
+        assert requests.total() < 50, requests
+        assert len(end[topic]) == 1000
+        assert sum(one.size for task in tasks for one in task.ranges) == len(some)
+        at = end
+        kafka.send(topic, some)
 
 
 def test_small_ranges_of_many_partitions_are_read_by_few_tasks(

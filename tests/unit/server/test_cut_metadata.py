@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from oncelog.cluster.node_facts import NodeFacts
+from oncelog.core.config_resources import ResourceType
 from oncelog.core.ids import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from oncelog.protocol.batch import iter_headers
 from oncelog.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -107,17 +108,23 @@ def lose_all(history: History) -> None:
 
 
 def follow_the_error_message(history: History) -> None:
-    """Damage in the middle, and then what the refusal says."""
-    data = bytearray(history.path.read_bytes())
-    data[history.batches[9] + 70] ^= 1
-    history.path.write_bytes(data)
+    truncate_as_told(history.node, history.batches[9])
+
+
+def truncate_as_told(node: BrokerInProcess, batch: int) -> str:
+    """Damage in the middle, in the batch that begins there, and then what the refusal says. Returns its text."""
+    path = metadata_log(node.folder)
+    data = bytearray(path.read_bytes())
+    data[batch + 70] ^= 1
+    path.write_bytes(data)
     with pytest.raises(LogDirError) as refusal:
-        history.node._new()
-    assert history.path.read_bytes() == data
-    command = str(refusal.value).partition("truncate -s ")[2].partition("'")[0]
-    size, path = command.split(" ")
-    assert path == str(history.path)
-    history.path.write_bytes(history.path.read_bytes()[: int(size)])
+        node._new()
+    assert path.read_bytes() == data
+    told = str(refusal.value)
+    size, named = told.partition("truncate -s ")[2].partition("'")[0].split(" ")
+    assert named == str(path)
+    path.write_bytes(data[: int(size)])
+    return told
 
 
 LOSSES = {
@@ -192,6 +199,31 @@ def test_partitions_and_topics_that_the_log_forgot_are_served_again(tmp_path: Pa
     for topic, partition in (("old", 2), ("new", 0), ("again", 0)):
         log = node.broker.partitions.get(topic, partition).log
         assert [value for _, value in read_committed(log).values()] == [topic.encode()]
+    node.broker.stop()
+
+
+def test_the_error_message_tells_what_is_given_up(tmp_path: Path) -> None:
+    node = BrokerInProcess(tmp_path / "data", SETTINGS)
+    for topic in ("kept", "deleted"):
+        node.create(topic)
+        assert node.produce(topic, [b"before"]).error_code == 0
+    batch = metadata_log(node.folder).stat().st_size
+    node.configure(ResourceType.TOPIC, "kept", {"retention.ms": "12345678"})
+    node.delete("deleted")
+    node.create("created", retention_ms="12345678")
+    assert node.produce("created", [b"after"]).error_code == 0
+    node.stop()
+    told = truncate_as_told(node, batch)
+    node.broker = node._new()
+    topics, partitions = node.broker.metadata.topics, node.broker.partitions
+    assert "Settings are then as before these changes, also those of retention" in told
+    assert topics["kept"].configs == {}
+    assert len(read_committed(partitions.get("kept", 0).log)) == 1
+    assert "topics that were deleted are back, without records" in told
+    assert partitions.get("deleted", 0).log.log_end_offset == 0
+    assert "topics that were created keep their records and lose their settings" in told
+    assert topics["created"].configs == {"retention.ms": "-1", "retention.bytes": "-1"}
+    assert len(read_committed(partitions.get("created", 0).log)) == 1
     node.broker.stop()
 
 
