@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
 STATEFUL_OPERATOR = "org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperator"
+NOTED_PLAN = "walCommit"
+"""What Spark calls the step of a trigger in which a plan goes into the offset log: the trigger that runs it, unless an
+earlier run of the query had put it there. Times would not tell: each driver has a clock of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,6 @@ def running_batch(spark: SparkSession, frame: DataFrame, batch_id: int) -> Micro
     execution = execution_of(spark, str(query_id))
     ranges, only_kafka = _ranges(execution, batch_id)
     starts = [source.start for source in ranges if source.start is not None]
-    planned_ms = int(execution.lastExecution().offsetSeqMetadata().batchTimestampMs())
     return MicroBatch(
         query_id=str(query_id),
         query_name=execution.name(),
@@ -102,9 +104,8 @@ def running_batch(spark: SparkSession, frame: DataFrame, batch_id: int) -> Micro
         start=merge(starts) if len(starts) == len(ranges) else None,
         end=merge(source.end for source in ranges),
         only_kafka=only_kafka,
-        planned_ms=planned_ms,
-        # Spark plans a new batch within the trigger that runs it.
-        planned_before=planned_ms < int(execution.getLatestExecutionContext().currentTriggerStartTimestamp()),
+        planned_ms=int(execution.lastExecution().offsetSeqMetadata().batchTimestampMs()),
+        planned_before=not execution.getLatestExecutionContext().getDuration(NOTED_PLAN).isDefined(),
         appeared=frozenset().union(*(source.appeared for source in ranges)),
         set_back=frozenset().union(*(source.set_back for source in ranges)),
         is_first_to_read=only_kafka and all(source.is_first for source in ranges),

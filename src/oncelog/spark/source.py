@@ -188,7 +188,7 @@ def starting_offsets(plan: TopicPlan, options: SourceOptions) -> Offsets:
     """Where to begin. Warns of a group that is to be continued and stands nowhere: often its name is wrong."""
     start = plan.starting_offsets()
     if options.starting.committed:
-        committed = worker_client(options.client).group_offsets(options.group_id or "", require_stable=True)
+        committed = worker_client(options.client).group_offsets(options.group_id or "")
         if start and not start.keys() & committed.keys():
             logger.warning(
                 "startingOffsets is 'committed', but group %s has committed nothing for %s: everything is read from "

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Iterable, Mapping
 
-from oncelog.client import IsolationLevel, TopicPartition, WorkerClient, worker_client
+from oncelog.client import (
+    IsolationLevel,
+    KafkaError,
+    OffsetAndMetadata,
+    TimedOut,
+    TopicPartition,
+    WorkerClient,
+    worker_client,
+)
+from oncelog.core.errors import ErrorCode
 from oncelog.spark.offsets import EARLIEST, LATEST, Offsets, StreamOffset, list_offsets
 from oncelog.spark.planning import OffsetRange
 from oncelog.spark.source_options import OptionError, Position, SourceOptions
 
 logger = logging.getLogger(__name__)
+
+OPEN_OFFSETS_S = 15 * 60.0
+"""How long offsets in an open transaction are waited for. By default brokers end all that are open for longer."""
 
 
 class DataLost(RuntimeError):
@@ -31,7 +44,7 @@ class TopicPlan:
         self._options = options
         self._isolation = IsolationLevel.READ_COMMITTED if options.read_committed else IsolationLevel.READ_UNCOMMITTED
         self._said: set[str] = set()
-        """What was lost is told once: an idle stream looks a hundred times a second."""
+        """A warning is given once: an idle stream looks a hundred times a second."""
 
     @property
     def _client(self) -> WorkerClient:
@@ -148,9 +161,26 @@ class TopicPlan:
         return {**found, **self._list(late, LATEST)}
 
     def _committed(self, partitions: list[TopicPartition]) -> Offsets:
-        committed = self._client.group_offsets(self._options.group_id or "", require_stable=True)
+        committed = self._decided_offsets(self._options.group_id or "")
         known = {p: committed[p].offset for p in partitions if p in committed}
         return {**self._list([p for p in partitions if p not in known], EARLIEST), **known}
+
+    def _decided_offsets(self, group: str) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """A driver that died may have left a transaction open: only when it ends, the group stands somewhere again."""
+        until_s = time.monotonic() + OPEN_OFFSETS_S
+        while True:
+            try:
+                return self._client.group_offsets(group, require_stable=True)
+            except TimedOut as error:
+                last = error.__cause__
+                is_open = isinstance(last, KafkaError) and last.code == ErrorCode.UNSTABLE_OFFSET_COMMIT
+                if not is_open or time.monotonic() >= until_s:
+                    raise
+            self._warn(
+                f"offsets of group {group} are in a transaction that is open, perhaps of a driver that died: waiting "
+                "until it ends. Its transactional id is in the output of `oncelog txn list`; if its driver is gone, "
+                "`oncelog txn fence` ends it now"
+            )
 
     def _list(self, partitions: Iterable[TopicPartition], which: int) -> Offsets:
         wanted = list(partitions)
@@ -258,6 +288,9 @@ class TopicPlan:
     def _lost(self, what: str) -> None:
         if self._options.fail_on_data_loss:
             raise data_lost(what)
+        self._warn(f"{what}; the query goes on, as failOnDataLoss is false")
+
+    def _warn(self, what: str) -> None:
         if what not in self._said:
             self._said.add(what)
-            logger.warning("%s; the query goes on, as failOnDataLoss is false", what)
+            logger.warning("%s", what)
