@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from oncelog.janitor import janitor
+from oncelog.testing.zookeeper import free_ports
 from peers.kafka.jars import (
     QUICK_OPTIONS,
     WRITE_CLASSES,
@@ -40,16 +41,13 @@ __all__ = ["CLUSTER_ID", "KafkaServer", "cache_dir", "free_port", "jars", "java_
 
 CLUSTER_ID: Final = "b25jZWxvZy1wZWVyLTAwMQ"
 READY_TIMEOUT_S: Final = 180.0
-STOP_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 120.0
 _POLL_S: Final = 0.05
 _EXIT_TERMINATED: Final = 128 + signal.SIGTERM
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return free_ports(1)[0]
 
 
 def answers_kafka(host: str, port: int, timeout_s: float = 2.0) -> bool:

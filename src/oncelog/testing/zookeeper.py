@@ -14,6 +14,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from oncelog.child_process import ChildProcess
 from oncelog.janitor import janitor
 
 MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-READY_TIMEOUT_S: Final = 90.0
+READY_TIMEOUT_S: Final = 180.0
 STOP_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.05
 _JAVA_OPTIONS: Final = (
@@ -238,11 +239,23 @@ class ZooKeeperEnsemble:
         self.stop()
 
 
+_held: Final[list[socket.socket]] = []
+
+
 def free_ports(count: int) -> list[int]:
-    """Taken together, so that they differ."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
+    """Ports for servers that are started with their numbers, and again after they were stopped or killed.
+
+    Linux gives a port that is bound to nobody who asks for any, and lets a server have it that asks for it by number,
+    as long as nobody listens there: so they stay bound until this process ends, and no other server comes first.
+    """
+    taken = [socket.socket() for _ in range(count)]
+    for each in taken:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        each.bind(("127.0.0.1", 0))
+    ports: list[int] = [each.getsockname()[1] for each in taken]
+    if sys.platform == "linux":
+        _held.extend(taken)
+    else:
+        for each in taken:
             each.close()
+    return ports
