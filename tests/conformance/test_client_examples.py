@@ -152,7 +152,7 @@ def test_two_phase_commit_with_sqlite_writes_again_what_timed_out_after_the_deci
             transfers,
             topic=topic,
             transactional_id=name,
-            transaction_timeout_ms=1000,
+            transaction_timeout_ms=4000,
             at=at,
         )
 
