@@ -110,7 +110,7 @@ def test_consume_transform_produce_with_two_instances_one_of_them_killed(
         victim.kill()
         victim.wait()
         with worker(broker, source, target, f"{name}-b"):
-            wait_until(lambda: read_of(broker, source) == INPUTS, "all input is read, and its output decided")
+            wait_until(lambda: read_of(broker, source) == INPUTS, "all input is read", timeout_s=300)
             wait_until(lambda: len(committed(broker, target)) >= INPUTS, "all output is shown")
     assert sorted(committed(broker, target)) == expected
 
