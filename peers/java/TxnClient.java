@@ -48,7 +48,7 @@ import org.apache.kafka.common.acl.AclBindingFilter;
  * Every answer has "command" and "ok"; a failed one has "exception" (class name), "cause" and "message".
  */
 public class TxnClient {
-    private static final long WAIT_S = 30;
+    private static final long WAIT_S = 120;
     private static final ObjectMapper JSON = new ObjectMapper();
     private final String bootstrap;
     private final Admin admin;
@@ -165,7 +165,7 @@ public class TxnClient {
 
     private KafkaProducer<String, String> newProducer(String[] words) throws IOException {
         Map<String, Object> settings = settings(words, 3);
-        settings.putIfAbsent("max.block.ms", "20000");
+        settings.putIfAbsent("max.block.ms", "120000");
         settings.put("key.serializer", "org.apache.kafka.common.serialization.StringSerializer");
         settings.put("value.serializer", "org.apache.kafka.common.serialization.StringSerializer");
         if (!words[2].equals("-"))

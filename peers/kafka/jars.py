@@ -13,13 +13,16 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 JAVA_MIN: Final = 17
 FETCH_TIMEOUT_S: Final = 600
+FETCH_TRIES: Final = 3
+FETCH_PAUSE_S: Final = 5.0
 _REASON_MAX: Final = 400
 HERE: Final = Path(__file__).resolve().parent
 _POM: Final = HERE / "pom.xml"
@@ -89,15 +92,42 @@ def _jar_folder() -> Path:
     return cache_dir() / f"kafka-{hashlib.sha256(_POM.read_bytes()).hexdigest()[:12]}"
 
 
-def jars() -> Path:
-    """The folder with the jars, fetched now if it is not there yet."""
-    folder = _jar_folder()
+_failures: Final[dict[Path, Exception]] = {}
+
+
+def fetched(folder: Path, fetch: Callable[[], None]) -> Path:
+    """The folder, filled now if it is not there yet: by one process, and again if that fails for a moment.
+
+    What has failed for good is not tried by this process again.
+    """
     if (folder / _MARKER).exists():
         return folder
     with locked(folder.with_suffix(".lock")):
         if not (folder / _MARKER).exists():
-            _fetch(folder)
+            if folder in _failures:
+                raise _failures[folder]
+            folder.mkdir(parents=True, exist_ok=True)
+            _try(folder, fetch)
+            (folder / _MARKER).touch()
     return folder
+
+
+def _try(folder: Path, fetch: Callable[[], None]) -> None:
+    for number in range(1, FETCH_TRIES + 1):
+        try:
+            fetch()
+            return
+        except (RuntimeError, subprocess.SubprocessError) as error:
+            if number == FETCH_TRIES:
+                _failures[folder] = error
+                raise
+            time.sleep(FETCH_PAUSE_S)
+
+
+def jars() -> Path:
+    """The folder with the jars, fetched now if it is not there yet."""
+    folder = _jar_folder()
+    return fetched(folder, lambda: _fetch(folder))
 
 
 def _fetch(folder: Path) -> None:
@@ -105,7 +135,6 @@ def _fetch(folder: Path) -> None:
     run = subprocess.run(["mvn", *arguments], capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
     if run.returncode != 0:
         raise RuntimeError(f"fetching Apache Kafka with Maven failed ({run.returncode}):\n{run.stdout}{run.stderr}")
-    (folder / _MARKER).touch()
 
 
 def class_archive() -> Path:
@@ -152,7 +181,7 @@ def run_java(
     main: str | Path,
     *arguments: str,
     stdin: str | None = None,
-    timeout_s: float = 120,
+    timeout_s: float = 300,
     heap: str = "256m",
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ from typing import IO, Any, Final, Self
 from peers.kafka.jars import HERE, QUICK_OPTIONS, java_command
 
 PROGRAM: Final = HERE.parent / "java" / "TxnClient.java"
-ANSWER_TIMEOUT_S: Final = 60.0
+ANSWER_TIMEOUT_S: Final = 300.0
 
 
 class JavaClient:
@@ -78,7 +78,7 @@ class JavaClient:
         if self._process.stdin is not None and not self._process.stdin.closed:
             self._process.stdin.close()
         try:
-            self._process.wait(10)
+            self._process.wait(30)
         except subprocess.TimeoutExpired:
             self.kill()
         if self._stderr is not None:

@@ -41,7 +41,7 @@ __all__ = ["CLUSTER_ID", "KafkaServer", "cache_dir", "free_port", "jars", "java_
 
 CLUSTER_ID: Final = "b25jZWxvZy1wZWVyLTAwMQ"
 READY_TIMEOUT_S: Final = 180.0
-STOP_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 120.0
 _POLL_S: Final = 0.05
 _EXIT_TERMINATED: Final = 128 + signal.SIGTERM
 

@@ -70,9 +70,9 @@ def chromium() -> Iterator[Any]:
     path = chromium_path()
     if path is None:
         missing("a Chromium on the PATH")
-    expect.set_options(timeout=30_000)  # a busy machine takes its time
+    expect.set_options(timeout=120_000)  # a busy machine takes its time
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=launch_arguments())
+        browser = playwright.chromium.launch(executable_path=path, args=launch_arguments(), timeout=180_000)
         yield browser
         browser.close()
 
@@ -89,12 +89,14 @@ def world(request: pytest.FixtureRequest, chromium: Any) -> Iterator[str]:
         missing(f"Apache Kafka, {reason},")
     settings = {name: str(BROKER_SETTINGS[name]) for name in SETTINGS_OF_KAFKA}
     # Its folder is on pictures of the documentation.
-    with (
-        tempfile.TemporaryDirectory(prefix="kafka-", ignore_cleanup_errors=True) as folder,
-        KafkaServer(Path(folder), properties=settings) as server,
-    ):
-        fill(server.bootstrap_servers)
-        yield server.bootstrap_servers
+    with tempfile.TemporaryDirectory(prefix="kafka-", ignore_cleanup_errors=True) as folder:
+        server = KafkaServer(Path(folder), properties=settings)
+        try:
+            server.start()
+            fill(server.bootstrap_servers)
+            yield server.bootstrap_servers
+        finally:
+            server.kill()  # nobody needs its folder
 
 
 def fill(servers: str) -> None:
@@ -162,7 +164,7 @@ def tab(chromium: Any, address: str) -> Iterator[Callable[..., Any]]:
         context = chromium.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme, base_url=address)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(120_000)
         page.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: troubles.append(str(error)))
         page.on("request", lambda one: None if one.url.startswith(address) else troubles.append(f"asks {one.url}"))

@@ -19,6 +19,8 @@ FEATURES = {"share.version": 0, "streams.version": 0, "group.version": 0}
 """What Oncelog does not serve has to be off in its cluster."""
 SESSION = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 """A broker that is killed is fenced soon."""
+PATIENT = {"broker.session.timeout.ms": "60000", "replica.lag.time.max.ms": "60000"}
+"""Where nobody is killed or paused: nobody is fenced or leaves the ISR because the machine is busy."""
 INTERNAL_TOPICS = {
     "offsets.topic.num.partitions": "4",
     "offsets.topic.replication.factor": "2",
@@ -190,13 +192,13 @@ class Cluster:
             config={key.replace("_", "."): value for key, value in configs.items()},
         )
         for future in self.admin.create_topics([topic]).values():
-            future.result(30)
+            future.result(120)
         wait_until(lambda: all(self.partition(name, index) for index in range(len(replicas))))
 
     def partition(self, topic: str, index: int = 0, *, on: str | None = None) -> PartitionMetadata | None:
         """As one broker tells it; None while it has no leader."""
         admin = self.admin_on(on or self.bootstrap_servers)
-        found = admin.list_topics(topic, timeout=20).topics[topic].partitions.get(index)
+        found = admin.list_topics(topic, timeout=60).topics[topic].partitions.get(index)
         return found if found is not None and found.leader >= 0 else None
 
     def wait_for_leader(self, topic: str, leader: int, *, on: str | None = None) -> None:
@@ -248,7 +250,7 @@ def send(producer: Producer, topic: str, values: list[str], partition: int = 0) 
         producer.produce(
             topic, value.encode(), partition=partition, on_delivery=lambda error, _: error and failures.append(error)
         )
-    assert producer.flush(60) == 0
+    assert producer.flush(180) == 0
     assert failures == []
 
 

@@ -53,7 +53,7 @@ def of_oncelog(folder: Path, has_elr: bool) -> Steps:
     roles = {"process.roles": "controller", "node.id": "100", "cluster.id": CLUSTER_ID}
     process = BrokerProcess(folder, {**roles, **SETTINGS})
     try:
-        return played(process.start(timeout_s=60).bootstrap_servers, has_elr=has_elr)
+        return played(process.start(timeout_s=180).bootstrap_servers, has_elr=has_elr)
     finally:
         process.kill()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.clusters import Cluster, log_bytes, send
+from tests.cluster.clusters import PATIENT, Cluster, log_bytes, send
 from tests.conformance.conftest import require
 from tests.waiting import wait_until
 
@@ -60,7 +60,7 @@ class Secured(Cluster):
 
     def broker_settings(self, changes: Mapping[str, str] | None = None) -> dict[str, str]:
         certificate = {} if "SASL" in self.protocol else {KEYSTORE: str(TLS / "alice.pem")}
-        return {**security(self.protocol), **certificate, **(changes or {})}
+        return {**security(self.protocol), **certificate, **PATIENT, **(changes or {})}
 
 
 @pytest.fixture(scope="module", params=PROTOCOLS)
@@ -71,7 +71,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     started = Secured(tmp_path_factory.mktemp("secured"))
     started.protocol = protocol
     try:
-        started.start_own_controller(**security(protocol), **authorized(protocol))
+        started.start_own_controller(**security(protocol), **authorized(protocol), **PATIENT)
         started.start_oncelog(ONCELOG, **started.broker_settings())
         if WITH_JAVA:
             started.start_java(JAVA, properties=started.broker_settings())
@@ -93,10 +93,10 @@ def test_brokers_serve_under_it(cluster: Secured) -> None:
 
 def test_whoever_has_no_cluster_action_is_no_broker(cluster: Secured) -> None:
     if "SASL" in cluster.protocol:
-        stranger, message = {JAAS: GUEST}, "needs ClusterAction"
+        stranger, message, timeout_ms = {JAAS: GUEST}, "needs ClusterAction", 120_000
     else:
-        stranger, message = {KEYSTORE: str(TLS / "stranger.pem")}, "gives no answer"
-    changes = {**stranger, "initial.broker.registration.timeout.ms": "1000"}
+        stranger, message, timeout_ms = {KEYSTORE: str(TLS / "stranger.pem")}, "gives no answer", 1000
+    changes = {**stranger, "initial.broker.registration.timeout.ms": str(timeout_ms)}
     broker = cluster.new_oncelog(7, **cluster.broker_settings(changes))
     with pytest.raises(RuntimeError, match=message):
         broker.start()
@@ -106,6 +106,6 @@ def test_whoever_has_no_cluster_action_is_no_broker(cluster: Secured) -> None:
 def test_a_broker_with_the_wrong_password_does_not_join(cluster: Secured) -> None:
     if "SASL" not in cluster.protocol:
         pytest.skip("nobody logs in")
-    wrong = {JAAS: NODE.replace('password="s', 'password="'), "initial.broker.registration.timeout.ms": "1000"}
+    wrong = {JAAS: NODE.replace('password="s', 'password="'), "initial.broker.registration.timeout.ms": "5000"}
     with pytest.raises(RuntimeError, match=r"(?i)authentication"):
         cluster.new_oncelog(8, **cluster.broker_settings(wrong)).start()

@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 
 CONTROLLER, JAVA, ONCELOG = 9, 1, 2
 COUNT = 30
-PATIENT = {"broker.session.timeout.ms": "10000", "replica.lag.time.max.ms": "30000"}
+PATIENT = {"broker.session.timeout.ms": "30000", "replica.lag.time.max.ms": "90000"}
 """A follower that is paused is in sync for so long."""
 
 
@@ -35,14 +35,14 @@ def test_what_only_an_old_leader_has_is_cut_off(cluster: Cluster, leader: int, f
     send(cluster.producer(), topic, both)
     wait_until(lambda: log_bytes(cluster, leader, f"{topic}-0") == log_bytes(cluster, follower, f"{topic}-0"))
     hasty = cluster.producer(acks="1", bootstrap_servers=cluster.nodes[leader].bootstrap_servers)
-    hasty.list_topics(topic, timeout=20)
+    hasty.list_topics(topic, timeout=60)
     # The follower is back before the controller has missed it, and so is still in sync.
     started_s = time.monotonic()
     with cluster.paused(follower):
         for number in range(COUNT):
             send(hasty, topic, [f"lost {number}"])
         cluster.nodes[leader].pause()
-    assert time.monotonic() - started_s < 9, "the machine is too busy: the follower was fenced"
+    assert time.monotonic() - started_s < 28, "the machine is too busy: the follower was fenced"
     try:
         cluster.wait_for_leader(topic, follower, on=cluster.nodes[follower].bootstrap_servers)
         new = [f"new {number}" for number in range(10)]

@@ -39,7 +39,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def give_leaderships_back(cluster: Cluster) -> None:
     def is_done() -> bool:
         try:
-            cluster.admin.elect_leaders(ElectionType.PREFERRED).result(30)
+            cluster.admin.elect_leaders(ElectionType.PREFERRED).result(120)
         except KafkaException:
             return False
         return (found := cluster.partition(TOPICS[1])) is not None and found.leader == ONCELOG
@@ -57,7 +57,7 @@ def test_transactions_survive_a_kill_at_each_failpoint_of_a_commit(cluster: Clus
     with reader:
         for load in loads:
             wait_for_commits(load, 2)
-        internal = cluster.admin.list_topics("__transaction_state", timeout=20).topics["__transaction_state"]
+        internal = cluster.admin.list_topics("__transaction_state", timeout=60).topics["__transaction_state"]
         assert {each.replicas[0] for each in internal.partitions.values()} == {JAVA, ONCELOG}, "both coordinate"
         for failpoint, hit in HITS.items():
             if broker.running:

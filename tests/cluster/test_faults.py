@@ -87,8 +87,8 @@ def wait_for_commits(load: TransactionalLoad, count: int) -> None:
 def test_a_broker_stops_although_no_controller_is_there(cluster: Cluster) -> None:
     cluster.kill_controller()
     started_s = time.monotonic()
-    assert cluster.oncelog[ONCELOG].stop(timeout_s=50) == 0
-    assert time.monotonic() - started_s < 40
+    assert cluster.oncelog[ONCELOG].stop(timeout_s=150) == 0
+    assert time.monotonic() - started_s < 120
     assert "without moving its leaderships away" in cluster.oncelog[ONCELOG].log_path.read_text()
     cluster.restart_controller()
     cluster.oncelog[ONCELOG].start()
@@ -135,7 +135,7 @@ def check_topic(cluster: Cluster, topic: str, committed: list[str]) -> set[str]:
     last = LAST.decode()
     producer = cluster.producer()
     producer.produce(topic, LAST, partition=0)
-    assert producer.flush(60) == 0
+    assert producer.flush(180) == 0
     found = [value.decode() for value in cluster.read_until(topic, last)]
     counts = Counter(found)
     assert {value: counts[value] for value in committed if counts[value] != 1} == {}, f"of {topic}, lost or doubled"

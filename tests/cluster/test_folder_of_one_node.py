@@ -45,6 +45,8 @@ SETTINGS = {
     "transaction.state.log.num.partitions": "2",
 }
 PARTITION = TopicPartition("t", 1)
+OPEN_MS = 600_000
+"""A transaction is open for so long; Apache Kafka starts meanwhile."""
 
 
 def begin(folder: Path) -> BrokerInProcess:
@@ -69,7 +71,7 @@ def fill(node: BrokerInProcess) -> None:
     gone = DeleteRecordsTopic(name="cut", partitions=[DeleteRecordsPartition(offset=2)])
     node.call(DeleteRecordsRequest(topics=[gone], timeout_ms=1000), 2)
     begun = Client(node, tv2=True, topic="t")
-    assert begun.init() == 0
+    assert begun.init(OPEN_MS) == 0
     assert begun.produce(b"open")
     user = ScramCredentialUpsertion(name="eve", mechanism=1, iterations=4096, salt=b"salt", salted_password=b"p" * 32)
     acl = AclCreation(
@@ -141,7 +143,9 @@ def test_apache_kafka_goes_on_with_the_folder_and_the_node_with_what_kafka_left(
     node.stop(clean=clean)
     if clean:
         assert check_data_dir(tmp_path / "data") == []
-    kafka = KafkaServer(tmp_path, properties=SETTINGS)
+    # Where nobody was killed, nobody is fenced: see below what that would do.
+    session = {"broker.session.timeout.ms": "60000"} if clean else {}
+    kafka = KafkaServer(tmp_path, properties={**SETTINGS, **session})
     kafka.voters = kafka.voter
     with kafka:
         expected = {"topics": ids, "retention": "-1", "users": ["eve"], "acls": ["t"], "quotas": [{"user": "eve"}]}

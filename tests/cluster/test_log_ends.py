@@ -39,7 +39,7 @@ def move(cluster: Cluster, topic: str, leader: int, follower: int) -> None:
 def start_offset(cluster: Cluster, topic: str) -> int:
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "none"})
     try:
-        low, _ = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
+        low, _ = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=120)
     finally:
         consumer.close()
     return int(low)
@@ -51,7 +51,7 @@ def test_records_that_were_deleted_stay_so_on_the_next_leader(cluster: Cluster, 
     cluster.create_topic(topic, [leader, follower])
     values = [str(number) for number in range(100)]
     send(cluster.producer(), topic, values)
-    cluster.admin.delete_records([TopicPartition(topic, 0, 60)])[TopicPartition(topic, 0)].result(30)
+    cluster.admin.delete_records([TopicPartition(topic, 0, 60)])[TopicPartition(topic, 0)].result(120)
     assert start_offset(cluster, topic) == 60
     move(cluster, topic, leader, follower)
     assert start_offset(cluster, topic) == 60
@@ -83,7 +83,7 @@ def write(cluster: Cluster, topic: str, entries: dict[str, str]) -> None:
     producer = cluster.producer()
     for key, value in entries.items():
         producer.produce(topic, value.encode(), key.encode(), partition=0)
-    assert producer.flush(60) == 0
+    assert producer.flush(180) == 0
 
 
 def table(cluster: Cluster, topic: str, group: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ from oncelog.client.admin_cluster import QuorumDescription
 from peers.kafka.aborted import by_file
 from peers.kafka.dump import dump_files
 from peers.kafka.kafka import CLUSTER_ID
-from tests.cluster.clusters import Cluster, log_bytes, running_cluster, send
+from tests.cluster.clusters import PATIENT, Cluster, log_bytes, running_cluster, send
 from tests.conformance.conftest import require
 from tests.conformance.wire import Wire
 from tests.waiting import wait_until
@@ -29,8 +29,8 @@ JAVA, ONCELOG = 1, 2
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     require("kafka")
     with running_cluster(tmp_path_factory.mktemp("cluster")) as started:
-        started.start_controller(node_id=JAVA)
-        started.start_oncelog(ONCELOG, broker_rack="r2")
+        started.start_controller(node_id=JAVA, properties=PATIENT)
+        started.start_oncelog(ONCELOG, broker_rack="r2", **PATIENT)
         yield started
 
 
@@ -53,7 +53,7 @@ def test_both_brokers_tell_the_same_of_the_cluster(cluster: Cluster) -> None:
             (JAVA, [JAVA, ONCELOG], [JAVA, ONCELOG]),
             (ONCELOG, [ONCELOG, JAVA], [JAVA, ONCELOG]),
         ]
-        described = cluster.admin.describe_cluster().result(20)
+        described = cluster.admin.describe_cluster().result(120)
         assert sorted(node.id for node in described.nodes) == [JAVA, ONCELOG]
 
 
@@ -61,7 +61,7 @@ def test_a_description_of_the_cluster_names_its_controller_and_both_brokers(clus
     cluster.create_topic("described", [JAVA, ONCELOG])
     for node_id in (JAVA, ONCELOG):
         where = cluster.nodes[node_id].bootstrap_servers
-        result = CliRunner().invoke(cli, ["cluster", "describe", "-b", where, "-o", "json"])
+        result = CliRunner().invoke(cli, ["cluster", "describe", "-b", where, "-o", "json", "--timeout", "120s"])
         described = json.loads(result.stdout)
         assert (described["quorum"]["leader"], described["quorum"]["voters"]) == (JAVA, [JAVA])
         assert [(one["broker"], one["rack"]) for one in described["brokers"]] == [(JAVA, None), (ONCELOG, "r2")]
@@ -114,7 +114,7 @@ def test_transactions_of_either_coordinator_end_on_both_leaders(cluster: Cluster
     committed = []
     for number in range(8):
         producer = cluster.producer(transactional_id=f"transaction {number}")
-        producer.init_transactions(60)
+        producer.init_transactions(180)
         for outcome in ("commit", "abort"):
             producer.begin_transaction()
             value = f"{number} {outcome}"
@@ -165,18 +165,18 @@ def test_transactions_of_the_newer_protocol_take_offsets_along(cluster: Cluster)
 
 def _end(producer: Producer, outcome: str) -> None:
     if outcome == "commit":
-        producer.commit_transaction(60)
+        producer.commit_transaction(180)
     else:
-        producer.abort_transaction(60)
+        producer.abort_transaction(180)
 
 
 def test_a_broker_with_a_taken_id_or_of_another_cluster_is_refused_in_a_sentence(cluster: Cluster) -> None:
-    taken = cluster.new_oncelog(ONCELOG, "another", initial_broker_registration_timeout_ms=5000)
+    taken = cluster.new_oncelog(ONCELOG, "another", initial_broker_registration_timeout_ms=15_000)
     with pytest.raises(RuntimeError, match=f"broker id {ONCELOG} is taken by another process.*change node.id"):
-        taken.start(timeout_s=60)
+        taken.start()
     stranger = cluster.new_oncelog(7, cluster_id="AAAAAAAAAAAAAAAAAAAAAA")
     with pytest.raises(RuntimeError, match=r"is of another cluster than this broker's\s+data folder"):
-        stranger.start(timeout_s=60)
+        stranger.start()
 
 
 def test_a_controlled_shutdown_moves_leadership_and_a_restart_comes_back_in_sync(cluster: Cluster) -> None:

@@ -148,7 +148,7 @@ def test_preferred_leaders_are_elected(cluster: Cluster) -> None:
     cluster.wait_for_leader("preferred", JAVA)
     cluster.oncelog[SECOND].start()
     cluster.wait_for_isr("preferred", JAVA, SECOND)
-    cluster.admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition("preferred", 0)]).result(30)
+    cluster.admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition("preferred", 0)]).result(120)
     cluster.wait_for_leader("preferred", SECOND)
     send(cluster.producer(), "preferred", ["after"])
     equal_on(cluster, "preferred-0", JAVA, SECOND)
@@ -161,21 +161,21 @@ def test_a_topic_is_deleted_and_made_again_with_the_same_name(cluster: Cluster) 
         equal_on(cluster, "again-0", JAVA, ONCELOG)
         assert [value.decode() for value in cluster.read("again", 1, group=generation)] == [generation]
         for future in cluster.admin.delete_topics(["again"]).values():
-            future.result(30)
+            future.result(120)
         wait_until(lambda: not list(cluster.data_dir(ONCELOG).glob("again-0")))
-        wait_until(lambda: "again" not in cluster.admin.list_topics(timeout=20).topics)
+        wait_until(lambda: "again" not in cluster.admin.list_topics(timeout=60).topics)
 
 
 def test_partitions_are_added_and_settings_changed_through_an_oncelog_broker(cluster: Cluster) -> None:
     cluster.create_topic("changing", [ONCELOG, JAVA])
     admin = cluster.admin_on(cluster.oncelog[ONCELOG].bootstrap_servers)
-    admin.create_partitions([NewPartitions("changing", 3)])["changing"].result(30)
+    admin.create_partitions([NewPartitions("changing", 3)])["changing"].result(120)
     wait_until(lambda: cluster.partition("changing", 2) is not None)
     wanted = ConfigEntry("min.insync.replicas", "3", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, "changing", incremental_configs=[wanted])
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    admin.incremental_alter_configs([resource])[resource].result(120)
     described = ConfigResource(ResourceType.TOPIC, "changing")
-    wait_until(lambda: admin.describe_configs([described])[described].result(30)["min.insync.replicas"].value == "3")
+    wait_until(lambda: admin.describe_configs([described])[described].result(120)["min.insync.replicas"].value == "3")
     # Of two replicas at most two can be asked for.
     send(cluster.producer(), "changing", ["both"])
     equal_on(cluster, "changing-0", JAVA, ONCELOG)
@@ -189,7 +189,7 @@ def test_without_enough_replicas_nothing_is_written(cluster: Cluster) -> None:
     cluster.wait_for_isr("careful", ONCELOG)
     failures: list[str] = []
     producer.produce("careful", b"one has it", on_delivery=lambda error, _: failures.append(error.name()))
-    assert producer.flush(60) == 0
+    assert producer.flush(180) == 0
     assert failures in (["NOT_ENOUGH_REPLICAS"], ["_MSG_TIMED_OUT"])
     cluster.oncelog[SECOND].start()
     cluster.wait_for_isr("careful", ONCELOG, SECOND)
@@ -219,7 +219,7 @@ def test_a_group_goes_on_without_a_rebalance_when_its_coordinator_is_lost(
     _all_read(consumers, "two")
     assert rebalances == []
     for consumer in consumers:
-        committed = consumer.committed([TopicPartition(topic, 0)], timeout=30)
+        committed = consumer.committed([TopicPartition(topic, 0)], timeout=120)
         assert committed[0].offset == 2
         consumer.close()
     _bring_back(cluster, stopped, how)
@@ -287,7 +287,7 @@ def test_a_broker_on_a_new_disk_is_elected_again(cluster: Cluster) -> None:
 
     def is_elected() -> bool:
         with contextlib.suppress(KafkaException):
-            cluster.admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition("new-disk", 0)]).result(30)
+            cluster.admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition("new-disk", 0)]).result(120)
         found = cluster.partition("new-disk")
         return found is not None and found.leader == SECOND
 

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from peers.kafka.dump import dump_files
 from peers.kafka.jars import run_java
-from tests.cluster.clusters import Cluster, log_bytes, running_cluster, send
+from tests.cluster.clusters import PATIENT, Cluster, log_bytes, running_cluster, send
 from tests.conformance.conftest import require
 from tests.waiting import wait_until
 
@@ -26,9 +26,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if WITH_JAVA:
         require("kafka")
     with running_cluster(tmp_path_factory.mktemp("own")) as started:
-        started.start_own_controller()
+        calm = {} if WITH_JAVA else PATIENT  # the long form kills a broker
+        started.start_own_controller(**calm)
         for node_id in (2, 3):
-            started.start_oncelog(node_id)
+            started.start_oncelog(node_id, **calm)
         if WITH_JAVA:
             started.start_java(1)
         yield started
@@ -42,7 +43,7 @@ def assert_equal_replicas(cluster: Cluster, topic: str, *node_ids: int) -> None:
 
 
 def test_brokers_register_and_all_tell_the_same(cluster: Cluster) -> None:
-    described = cluster.admin.describe_cluster().result(20)
+    described = cluster.admin.describe_cluster().result(120)
     assert sorted(node.id for node in described.nodes) == BROKERS
     cluster.create_topic("told", [FIRST, SECOND], [SECOND, FIRST])
     for node_id in BROKERS:
@@ -72,12 +73,12 @@ def test_transactions_over_leaders_of_both_kinds(cluster: Cluster) -> None:
     committed = []
     for number in range(4):
         producer = cluster.producer(transactional_id=f"transaction {number}")
-        producer.init_transactions(60)
+        producer.init_transactions(180)
         for outcome in ("commit", "abort"):
             producer.begin_transaction()
             for leader in (FIRST, SECOND):
                 producer.produce(f"transactional-{leader}", f"{number} {outcome}".encode(), partition=0)
-            producer.commit_transaction(60) if outcome == "commit" else producer.abort_transaction(60)
+            producer.commit_transaction(180) if outcome == "commit" else producer.abort_transaction(180)
         committed.append(f"{number} commit")
     for leader in (FIRST, SECOND):
         found = cluster.read(f"transactional-{leader}", len(committed), group=f"transactional-{leader}")
@@ -102,11 +103,11 @@ def test_the_controller_is_killed_and_goes_on_from_its_files(cluster: Cluster) -
     assert controller is not None
     controller.kill()
     send(cluster.producer(), "told", ["brokers serve without a controller"])
-    controller.start(timeout_s=60)
+    controller.start()
     cluster.create_topic("afterwards", [FIRST, SECOND])
     send(cluster.producer(), "afterwards", ["made by the same controller, in its next epoch"])
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    assert {"told", "afterwards"} <= admin.list_topics(timeout=20).topics.keys()
+    assert {"told", "afterwards"} <= admin.list_topics(timeout=60).topics.keys()
 
 
 @WITH_ALL

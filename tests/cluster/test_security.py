@@ -59,11 +59,11 @@ def test_transactions_cross_brokers(cluster: Cluster) -> None:
     cluster.create_topic("oncelog", [ONCELOG])
     for number in range(4):
         producer = cluster.producer(transactional_id=f"id-{number}")
-        producer.init_transactions(60)
+        producer.init_transactions(180)
         producer.begin_transaction()
         producer.produce("java", b"x")
         producer.produce("oncelog", b"x")
-        producer.commit_transaction(60)
+        producer.commit_transaction(180)
     for topic in ("java", "oncelog"):
         assert cluster.read(topic, 4, group=f"of {topic}") == [b"x"] * 4
 

@@ -55,14 +55,14 @@ def settings_of(user: str) -> dict[str, Any]:
         "sasl.mechanism": "SCRAM-SHA-256",
         "sasl.username": user,
         "sasl.password": "pencil",
-        "default.api.timeout.ms": 20_000,
+        "default.api.timeout.ms": 60_000,
     }
 
 
 def write(user: str, topic: str) -> ErrorCode:
     try:
         with Producer(settings_of(user)) as producer:
-            producer.send(topic, b"x").result(30)
+            producer.send(topic, b"x").result(120)
     except KafkaError as error:
         return error.code
     return ErrorCode.NONE

@@ -12,13 +12,13 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from oncelog.cli.main import cli
-from oncelog.testing.broker import BrokerProcess
 from peers.kafka.jars import run_java
 from peers.kafka.kafka import CLUSTER_ID, KafkaServer, free_port
 from tests.cluster.clusters import COMMON, Cluster, running_cluster
 from tests.cluster.load import GroupMember, SteadyReader, TransactionalLoad
 from tests.cluster.test_faults import check_reader, check_topics
 from tests.conformance.conftest import require
+from tests.oncelog_node import OncelogNode
 from tests.waiting import wait_until
 
 CONTROLLER, OURS = 100, 1
@@ -127,7 +127,7 @@ def test_there_and_back(tmp_path: Path) -> None:
     require("kafka")
     with running_cluster(tmp_path) as cluster:
         data, metadata = tmp_path / "data", tmp_path / "controller"
-        node = cluster.oncelog[OURS] = BrokerProcess(data, ALONE).start()
+        node = cluster.oncelog[OURS] = OncelogNode(data, ALONE).start()
         for topic in TOPICS:
             cluster.create_topic(topic, [OURS], retention_ms="-1")
         with clients_of(cluster) as clients:
@@ -136,7 +136,7 @@ def test_there_and_back(tmp_path: Path) -> None:
             arguments = ["--data-dir", str(data), "--controller-dir", str(metadata), "--controller-id", str(CONTROLLER)]
             assert CliRunner().invoke(cli, ["cluster", "split", *arguments]).exit_code == 0
             roles = {"process.roles": "controller", "node.id": CONTROLLER}
-            ours = cluster.own_controller = BrokerProcess(metadata, {**COMMON, **roles}, port=free_port()).start()
+            ours = cluster.own_controller = OncelogNode(metadata, {**COMMON, **roles}, port=free_port()).start()
             cluster.oncelog[OURS] = cluster.new_oncelog(OURS, "data", node.bootstrap_servers).start()
             clients.go_on()
 
@@ -159,7 +159,7 @@ def test_there_and_back(tmp_path: Path) -> None:
             assert active_controller(cluster) > (CONTROLLER, epoch)
 
             # Back: our broker takes over.
-            cluster.oncelog[OURS].start(timeout_s=60)
+            cluster.oncelog[OURS].start()
             move_everything(cluster, [OURS])
             clients.go_on()
             for java in JAVA:
@@ -170,7 +170,7 @@ def test_there_and_back(tmp_path: Path) -> None:
             # And so does our controller.
             _, epoch = active_controller(cluster)
             theirs.stop()
-            ours.start(timeout_s=60)
+            ours.start()
             cluster.create_topic("made-by-oncelog", [OURS])
             clients.go_on()
             assert active_controller(cluster) > (CONTROLLER, epoch)
@@ -179,7 +179,7 @@ def test_there_and_back(tmp_path: Path) -> None:
             assert cluster.oncelog[OURS].stop() == 0
             assert ours.stop() == 0
             shutil.move(metadata / "__cluster_metadata-0", data)
-            cluster.oncelog[OURS] = BrokerProcess(data, ALONE, port=node.port).start()
+            cluster.oncelog[OURS] = OncelogNode(data, ALONE, port=node.port).start()
             clients.go_on()
             clients.check()
         topics = {one["topic"] for one in json.loads(command(cluster, "topic", "list", "-o", "json"))}

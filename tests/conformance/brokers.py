@@ -22,7 +22,7 @@ from tests.oncelog_node import OncelogNode
 from tests.unit.security.tokens import AUDIENCE, ISSUER, Authority
 
 KINDS: Final = ("oncelog", "kafka")
-READY_TIMEOUT_S: Final = 120.0
+READY_TIMEOUT_S: Final = 300.0
 
 COMMON: Final[dict[str, str]] = {
     "offsets.topic.num.partitions": "4",
@@ -32,20 +32,13 @@ COMMON: Final[dict[str, str]] = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
     # Tests write records of long ago.
     "log.retention.ms": "-1",
+    # A node whose heartbeat comes late on a busy machine would be fenced by its own controller, and its partitions come
+    # back with other epochs than those of the transcripts. Nobody waits for the end of a session.
+    "broker.session.timeout.ms": "600000",
 }
 ONLY_ONCELOG: Final = {
     # Tests send what coordinators send, and Kafka takes it from everybody as long as it has no ACLs.
     "oncelog.cluster.action.enable": "true",
-}
-ONLY_KAFKA: Final = {
-    # After kill -9 the controller waits for the end of the broker's session before it lets the broker in again.
-    "broker.session.timeout.ms": "1500",
-    "broker.heartbeat.interval.ms": "300",
-}
-SHARED: Final = {
-    # Nobody kills these. A node whose heartbeat comes late on a busy machine would be fenced by its own controller, and
-    # its partitions come back with other epochs than those of the transcripts.
-    "broker.session.timeout.ms": "600000",
 }
 USERS: Final = tuple(f"user{number}" for number in range(40))
 PASSWORD: Final = "secret"
@@ -61,7 +54,7 @@ SCRAM_LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule re
 PROFILES: Final[dict[str, dict[str, str]]] = {
     "default": {},
     "expiring": {
-        "transactional.id.expiration.ms": "1000",
+        "transactional.id.expiration.ms": "4000",
         "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
     },
     "secured": {
@@ -146,7 +139,7 @@ class KafkaBroker(KafkaServer):
         super().__init__(
             folder,
             transaction_version=transaction_version,
-            properties={**ONLY_KAFKA, **settings},
+            properties=settings,
             more_listeners=secured,
             java_options=(*QUICK_OPTIONS, *files_for_java(settings.get(KEYS_OF_TOKENS))),
         )
@@ -202,7 +195,7 @@ def get(kind: str, transaction_version: int = 2, profile: str = "default") -> Ka
         folder = Path(tempfile.mkdtemp(prefix=f"oncelog-conformance-{kind}-"))
         janitor.take("folder", str(folder))
         _folders.append(folder)
-        settings, has_sasl = {**SHARED, **PROFILES[profile]}, profile == SECURED
+        settings, has_sasl = PROFILES[profile], profile == SECURED
         if has_sasl:
             keys = folder / "keys.json"
             keys.write_bytes(authority().key_set())

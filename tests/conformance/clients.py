@@ -21,7 +21,10 @@ import kafka.errors
 
 import kafka
 
-WAIT_S: Final = 30.0
+WAIT_S: Final = 120.0
+TRANSACTION_MS: Final = 600_000
+"""Longer than any test takes, on a busy machine too."""
+DELIVERY_MS: Final = 60_000
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 PRODUCER_FENCED: Final = 90
 
@@ -74,7 +77,7 @@ class Client(Protocol):
         """Read until `count` messages of a partition are there."""
 
     def transactional(
-        self, bootstrap: str, transactional_id: str, timeout_ms: int = 60_000
+        self, bootstrap: str, transactional_id: str, timeout_ms: int = TRANSACTION_MS
     ) -> TransactionalProducer: ...
 
 
@@ -149,7 +152,9 @@ class Confluent:
             message.value(), message.key(), message.partition(), headers, message.timestamp()[1], message.offset()
         )
 
-    def transactional(self, bootstrap: str, transactional_id: str, timeout_ms: int = 60_000) -> TransactionalProducer:
+    def transactional(
+        self, bootstrap: str, transactional_id: str, timeout_ms: int = TRANSACTION_MS
+    ) -> TransactionalProducer:
         return _ConfluentTransactions(bootstrap, transactional_id, timeout_ms)
 
 
@@ -161,7 +166,7 @@ class _ConfluentTransactions:
                 "bootstrap.servers": bootstrap,
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": timeout_ms,
-                "message.timeout.ms": min(timeout_ms, 10_000),
+                "message.timeout.ms": min(timeout_ms, DELIVERY_MS),
                 "linger.ms": 0,
             }
         )
@@ -276,7 +281,9 @@ class KafkaPython:
         headers = tuple((name, value) for name, value in record.headers or ())
         return Message(record.value, record.key, record.partition, headers, record.timestamp, record.offset)
 
-    def transactional(self, bootstrap: str, transactional_id: str, timeout_ms: int = 60_000) -> TransactionalProducer:
+    def transactional(
+        self, bootstrap: str, transactional_id: str, timeout_ms: int = TRANSACTION_MS
+    ) -> TransactionalProducer:
         return _PythonTransactions(bootstrap, transactional_id, timeout_ms)
 
 
@@ -286,8 +293,8 @@ class _PythonTransactions:
             bootstrap_servers=bootstrap,
             transactional_id=transactional_id,
             transaction_timeout_ms=timeout_ms,
-            delivery_timeout_ms=10_000,
-            request_timeout_ms=9_000,
+            delivery_timeout_ms=DELIVERY_MS,
+            request_timeout_ms=DELIVERY_MS - 1000,
         )
         with _python_errors():
             self._producer.init_transactions()
@@ -396,7 +403,9 @@ class AioKafka:
         with _aio_errors():
             return asyncio.run(run())
 
-    def transactional(self, bootstrap: str, transactional_id: str, timeout_ms: int = 60_000) -> TransactionalProducer:
+    def transactional(
+        self, bootstrap: str, transactional_id: str, timeout_ms: int = TRANSACTION_MS
+    ) -> TransactionalProducer:
         return _AioTransactions(bootstrap, transactional_id, timeout_ms)
 
 

@@ -55,7 +55,7 @@ INDEX_INTERVAL_BYTES: Final = 300
 DELETE_RETENTION_MS: Final = {"short": 500, "long": 86_400_000, "append-time": 500}
 """Topics, by how long tombstones and markers outlive a cleaning: to the next round, or longer than all of them."""
 HELD_MS: Final = 10**12
-TIMEOUT_S: Final = 60.0
+TIMEOUT_S: Final = 300.0
 BROKER: Final = {
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
@@ -115,18 +115,18 @@ def write_more(bootstrap: str, topic: str, turn: int) -> None:
 
 def _transactional(bootstrap: str, name: str) -> Producer:
     made = Producer({"bootstrap.servers": bootstrap, "transactional.id": name, "linger.ms": 5})
-    made.init_transactions(30)
+    made.init_transactions(120)
     return made
 
 
 def _put(producer: Producer, topic: str, pairs: Mapping[str, str | None]) -> None:
     for key, value in pairs.items():
         producer.produce(topic, partition=0, key=key or None, value=value, headers=[("h", key)])
-    producer.flush(30)
+    producer.flush(120)
 
 
 def _end(producer: Producer, *, commit: bool) -> None:
-    (producer.commit_transaction if commit else producer.abort_transaction)(30)
+    (producer.commit_transaction if commit else producer.abort_transaction)(120)
 
 
 # Kafka's part
@@ -181,7 +181,7 @@ def _create_topics(bootstrap: str) -> None:
     ]
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for made in admin.create_topics(topics).values():
-        made.result(30)
+        made.result(120)
 
 
 def _configure(bootstrap: str, values: Mapping[str, str]) -> None:
@@ -191,7 +191,7 @@ def _configure(bootstrap: str, values: Mapping[str, str]) -> None:
     ]
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for changed in admin.incremental_alter_configs(resources).values():
-        changed.result(30)
+        changed.result(120)
 
 
 def _wait_until_cleaned(data_dir: Path, expected: Mapping[str, int]) -> None:

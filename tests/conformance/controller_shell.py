@@ -19,12 +19,12 @@ from oncelog.protocol.messages.fetch import FetchResponse
 from oncelog.protocol.messages.fetch_snapshot import FetchSnapshotResponse
 from oncelog.protocol.schema import Message
 
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 
 
 class Link:
     def __init__(self, address: Address) -> None:
-        self._socket = socket.create_connection(address, timeout=30)
+        self._socket = socket.create_connection(address, timeout=120)
 
     def call(self, request: Message) -> Message:
         key = request.API_KEY

@@ -8,7 +8,15 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from oncelog.client import Consumer, KafkaError, Producer, TopicPartition
-from tests.conformance.clients import CODECS, WAIT_S, ClientError, Message, TransactionalProducer
+from tests.conformance.clients import (
+    CODECS,
+    DELIVERY_MS,
+    TRANSACTION_MS,
+    WAIT_S,
+    ClientError,
+    Message,
+    TransactionalProducer,
+)
 
 CLOSE_TIMEOUT_MS: Final = 1_000
 
@@ -62,7 +70,9 @@ class OncelogClient:
                     )
         return found
 
-    def transactional(self, bootstrap: str, transactional_id: str, timeout_ms: int = 60_000) -> TransactionalProducer:
+    def transactional(
+        self, bootstrap: str, transactional_id: str, timeout_ms: int = TRANSACTION_MS
+    ) -> TransactionalProducer:
         return _Transactions(bootstrap, transactional_id, timeout_ms)
 
 
@@ -73,8 +83,8 @@ class _Transactions:
                 "bootstrap.servers": bootstrap,
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": timeout_ms,
-                "delivery.timeout.ms": 10_000,
-                "request.timeout.ms": 9_000,
+                "delivery.timeout.ms": DELIVERY_MS,
+                "request.timeout.ms": DELIVERY_MS - 1000,
                 "linger.ms": 0,
             }
         )

@@ -42,7 +42,7 @@ ANSWERED_BY_THE_CONTROLLER: Final = frozenset(
 )
 MEMBER_ID_REQUIRED: Final = 79
 NO_TOPIC_ID: Final = "00000000-0000-0000-0000-000000000000"
-BUSY_TIMEOUT_S: Final = 60.0
+BUSY_TIMEOUT_S: Final = 180.0
 PAUSE_S: Final = 0.01
 THIS_YEAR_MS: Final = 1_750_000_000_000
 """Records of scenarios are older than this; a later timestamp is the broker's own."""

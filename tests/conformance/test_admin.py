@@ -41,7 +41,7 @@ def admin(broker: Broker) -> AdminClient:
 def code_of(future: Any) -> int:
     """Kafka's error code of a failed administrative call, 0 if it succeeded."""
     try:
-        future.result(30)
+        future.result(120)
     except confluent_kafka.KafkaException as error:
         return int(error.args[0].code())
     return 0
@@ -52,13 +52,13 @@ def test_topics_are_created_described_and_deleted(admin: AdminClient, unique: Ca
     assert code_of(admin.create_topics([NewTopic(name, 3, 1)])[name]) == 0
     assert code_of(admin.create_topics([NewTopic(name, 3, 1)])[name]) == TOPIC_EXISTS
     await_topic(admin, name, 3)
-    found = admin.list_topics(name, 10).topics[name]
+    found = admin.list_topics(name, 60).topics[name]
     assert sorted(found.partitions) == [0, 1, 2]
-    described = admin.describe_topics(confluent_kafka.TopicCollection([name]))[name].result(30)
+    described = admin.describe_topics(confluent_kafka.TopicCollection([name]))[name].result(120)
     assert [partition.id for partition in described.partitions] == [0, 1, 2]
     assert not described.is_internal
     assert code_of(admin.delete_topics([name])[name]) == 0
-    wait_until(lambda: name not in admin.list_topics(timeout=10).topics, "the topic is gone")
+    wait_until(lambda: name not in admin.list_topics(timeout=60).topics, "the topic is gone")
     assert code_of(admin.delete_topics([name])[name]) == UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -73,7 +73,7 @@ def test_invalid_shapes_and_settings_are_refused(admin: AdminClient, unique: Cal
     assert code_of(admin.create_topics([NewTopic(name, 1, 3)])[name]) == INVALID_REPLICATION_FACTOR
     for settings in ({"no.such.key": "1"}, {"retention.ms": "many"}, {"cleanup.policy": "nonsense"}):
         assert code_of(admin.create_topics([NewTopic(name, 1, 1, config=settings)])[name]) == INVALID_CONFIG
-    assert name not in admin.list_topics(timeout=10).topics
+    assert name not in admin.list_topics(timeout=60).topics
 
 
 def test_a_topic_made_again_is_empty(broker: Broker, admin: AdminClient, unique: Callable[[str], str]) -> None:
@@ -101,7 +101,7 @@ def test_settings_are_described_and_altered(broker: Broker, admin: AdminClient, 
     resource = ConfigResource(ResourceType.TOPIC, name)
 
     def described(key: str) -> tuple[str, bool]:
-        entry = admin.describe_configs([resource])[resource].result(30)[key]
+        entry = admin.describe_configs([resource])[resource].result(120)[key]
         return entry.value, entry.is_default
 
     assert described("retention.ms") == ("60000", False)
@@ -124,7 +124,7 @@ def test_records_are_deleted(broker: Broker, admin: AdminClient, unique: Callabl
     messages = [Message(b"%d" % number) for number in range(10)]
     CLIENTS["confluent-kafka"].produce(broker.bootstrap_servers, name, messages)
     where = TopicPartition(name, 0, 6)
-    assert admin.delete_records([where])[where].result(30).low_watermark == 6
+    assert admin.delete_records([where])[where].result(120).low_watermark == 6
     found = CLIENTS["confluent-kafka"].consume(broker.bootstrap_servers, name, 4, start=6)
     assert [message.offset for message in found] == [6, 7, 8, 9]
     beyond = TopicPartition(name, 0, 99)
@@ -136,23 +136,28 @@ def test_group_offsets_are_altered_and_groups_deleted(
 ) -> None:
     topic, group = create_topic(broker, unique("t")), unique("g")
     wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 42)])
-    admin.alter_consumer_group_offsets([wanted])[group].result(30)
+    admin.alter_consumer_group_offsets([wanted])[group].result(120)
     assert committed_offset(broker, group, topic) == 42
-    assert group in {found.group_id for found in admin.list_consumer_groups().result(30).valid}
+    assert group in {found.group_id for found in admin.list_consumer_groups().result(120).valid}
     consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": broker.bootstrap_servers, "group.id": group, "session.timeout.ms": 3000}
+        {"bootstrap.servers": broker.bootstrap_servers, "group.id": group, "session.timeout.ms": 60_000}
     )
     consumer.subscribe([topic])
     wait_until(lambda: consumer.poll(0.1) is None and bool(consumer.assignment()), "the member is assigned")
     assert code_of(admin.delete_consumer_groups([group])[group]) == NON_EMPTY_GROUP
     consumer.close()
+    wait_until(lambda: state_of(admin, group) == "EMPTY", "the member has left")
     assert code_of(admin.delete_consumer_groups([group])[group]) == 0
     assert code_of(admin.delete_consumer_groups([group])[group]) == GROUP_NOT_FOUND
     assert committed_offset(broker, group, topic) < 0
 
 
+def state_of(admin: AdminClient, group: str) -> str:
+    return str(admin.describe_consumer_groups([group])[group].result(120).state.name)
+
+
 def test_the_cluster_is_described(admin: AdminClient) -> None:
-    found = admin.describe_cluster().result(30)
+    found = admin.describe_cluster().result(120)
     assert [node.id for node in found.nodes] == [found.controller.id]
     assert len(found.cluster_id) == 22
 
@@ -181,12 +186,12 @@ def test_kafka_python_s_admin_client(broker: Broker, unique: Callable[[str], str
 @pytest.mark.filterwarnings("ignore:alter_configs has been deprecated")
 def test_broker_settings_that_few_brokers_have_a_use_for_are_taken_and_shown(admin: AdminClient) -> None:
     """Both ways of changing settings; librdkafka's own tests use this one."""
-    node = next(iter(admin.list_topics(timeout=10).brokers))
+    node = next(iter(admin.list_topics(timeout=60).brokers))
     name = "sasl.kerberos.min.time.before.relogin"
 
     def shown() -> str | None:
         (future,) = admin.describe_configs([ConfigResource(ResourceType.BROKER, str(node))]).values()
-        entry = future.result(30).get(name)
+        entry = future.result(120).get(name)
         return entry.value if entry is not None else None
 
     def altered(value: str, operation: AlterConfigOpType) -> int:

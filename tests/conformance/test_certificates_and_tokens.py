@@ -214,6 +214,6 @@ def test_a_token_that_has_expired_lets_nobody_in_on_either_broker(broker_kind: s
     for token in (authority().token(time.time() - 9000), brokers.Authority().token(time.time())):
         (tmp_path / "token").write_text(token)
         user = User(broker.tls_servers, "x", str(tmp_path / "token"))
-        settings = {**TokenOncelog(user, tmp_path).settings(user), "default.api.timeout.ms": 20_000}
+        settings = {**TokenOncelog(user, tmp_path).settings(user), "default.api.timeout.ms": 120_000}
         with Admin(settings) as admin, pytest.raises(KafkaError, match="SASL_AUTHENTICATION_FAILED"):
             admin.list_topics()

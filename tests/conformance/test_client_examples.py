@@ -110,7 +110,7 @@ def test_consume_transform_produce_with_two_instances_one_of_them_killed(
         victim.kill()
         victim.wait()
         with worker(broker, source, target, f"{name}-b"):
-            wait_until(lambda: read_of(broker, source) == INPUTS, "all input is read, and its output decided")
+            wait_until(lambda: read_of(broker, source) == INPUTS, "all input is read", timeout_s=300)
             wait_until(lambda: len(committed(broker, target)) >= INPUTS, "all output is shown")
     assert sorted(committed(broker, target)) == expected
 
@@ -152,7 +152,7 @@ def test_two_phase_commit_with_sqlite_writes_again_what_timed_out_after_the_deci
             transfers,
             topic=topic,
             transactional_id=name,
-            transaction_timeout_ms=1000,
+            transaction_timeout_ms=4000,
             at=at,
         )
 

@@ -36,7 +36,7 @@ def test_records_stay_in_order_and_single_with_many_requests_in_flight(
     )
     for number in range(3000):
         producer.produce(topic, b"%d" % number, partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
     found = CLIENTS["confluent-kafka"].consume(broker.bootstrap_servers, topic, 3000)
     assert [message.value for message in found] == [b"%d" % number for number in range(3000)]
 
@@ -55,13 +55,13 @@ def test_a_record_behind_an_aborted_one_without_an_answer_is_not_acknowledged_an
                 "log_level": 0,
             }
         )
-        producer.init_transactions(30)
+        producer.init_transactions(120)
         process.lose_answers("Produce")
         producer.begin_transaction()
         producer.produce(topic, b"aborted", partition=0)
         log = process.data_dir / f"{topic}-0" / "00000000000000000000.log"
         wait_until(lambda: log.exists() and b"aborted" in log.read_bytes())
-        producer.abort_transaction(30)
+        producer.abort_transaction(120)
         producer.begin_transaction()
         acknowledged: list[bytes] = []
         producer.produce(
@@ -118,8 +118,8 @@ def test_acknowledged_records_survive_kill_9_once(
         wait_until(lambda: len(acknowledged) > before + 100, "a hundred more are acknowledged after the restart")
     finally:
         stopped.set()
-        writer.join(30)
-    assert producer.flush(30) == 0
+        writer.join(120)
+    assert producer.flush(120) == 0
     found = values(broker, topic, len(acknowledged), committed=False)
     # An acknowledgement may have been lost with the process, but nothing acknowledged and nothing twice.
     assert len(set(found)) == len(found)

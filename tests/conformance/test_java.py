@@ -123,7 +123,7 @@ def test_a_timed_out_producer(
 ) -> None:
     """With TV2 it aborts and goes on; an older producer is done for."""
     topic, name = create_topic(broker, unique("t")), unique("x")
-    client.ok(f"producer p {name} transaction.timeout.ms=500 delivery.timeout.ms=10000 request.timeout.ms=5000")
+    client.ok(f"producer p {name} transaction.timeout.ms=3000 delivery.timeout.ms=60000 request.timeout.ms=30000")
     client.ok("init p")
     client.ok("begin p")
     client.ok(f"send p {topic} 0 k slow")
@@ -198,7 +198,7 @@ def test_consume_transform_produce(broker: Broker, client: JavaClient, unique: C
     client.ok("init p")
     client.ok(f"consumer c {group} {source} isolation.level=read_committed max.poll.records=3")
     for _ in range(2):
-        records = client.ok("poll c 10000 3")["records"]
+        records = client.ok("poll c 120000 3")["records"]
         client.ok("begin p")
         for record in records:
             client.ok(f"send p {target} 0 k out-{record[4]}")

@@ -50,8 +50,10 @@ SETTINGS = {
     "super.users": "User:ANONYMOUS",
     "broker.rack": "r1",
     "transaction.state.log.num.partitions": "4",
-    # Several snapshots while the test runs.
-    "metadata.log.max.record.bytes.between.snapshots": "2000",
+    # Several snapshots while the test runs, on a busy machine too.
+    "metadata.log.max.record.bytes.between.snapshots": "1000",
+    # The broker that is played sends no heartbeat while others have a word.
+    "broker.session.timeout.ms": "600000",
 }
 
 

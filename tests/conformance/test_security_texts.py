@@ -32,7 +32,7 @@ def test_kafka_reads_settings_as_the_table_says(java: None) -> None:
     rows = [(kind, row) for kind in ("mapping", "jaas") for row in table[kind]]
     lines = [" ".join([kind, *map(encoded, row[:-1])]) for kind, row in rows]
     ran = subprocess.run(
-        java_command(PROGRAM), input="\n".join(lines) + "\n", capture_output=True, text=True, timeout=120, check=True
+        java_command(PROGRAM), input="\n".join(lines) + "\n", capture_output=True, text=True, timeout=300, check=True
     )
     told = ran.stdout.splitlines()
     assert len(told) == len(rows)

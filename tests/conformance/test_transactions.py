@@ -47,14 +47,14 @@ def end_offset(broker: Broker, topic: str, *, committed: bool, partition: int = 
     admin = admin_of(broker.bootstrap_servers)
     where = TopicPartition(topic, partition)
     level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
-    offset: int = admin.list_offsets({where: OffsetSpec.latest()}, isolation_level=level)[where].result(30).offset
+    offset: int = admin.list_offsets({where: OffsetSpec.latest()}, isolation_level=level)[where].result(120).offset
     return offset
 
 
 def committed_offset(broker: Broker, group: str, topic: str, partition: int = 0) -> int:
     admin = admin_of(broker.bootstrap_servers)
     wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, partition)])
-    found = admin.list_consumer_group_offsets([wanted])[group].result(30)
+    found = admin.list_consumer_group_offsets([wanted])[group].result(120)
     offset: int = found.topic_partitions[0].offset
     return offset
 
@@ -150,7 +150,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(
     broker: Broker, unique: Callable[[str], str], client: str
 ) -> None:
     topic, name = create_topic(broker, unique("t")), unique("x")
-    slow = CLIENTS[client].transactional(broker.bootstrap_servers, name, timeout_ms=1000)
+    slow = CLIENTS[client].transactional(broker.bootstrap_servers, name, timeout_ms=3000)
     slow.begin()
     slow.send(topic, b"slow")
     assert end_offset(broker, topic, committed=True) == 0

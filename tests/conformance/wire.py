@@ -25,7 +25,7 @@ from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
 Fields = dict[str, Any]
-TIMEOUT_S: Final = 30.0
+TIMEOUT_S: Final = 120.0
 IN_FLIGHT: Final = 100
 _EPOCH: Final = datetime.datetime.fromtimestamp(0, tz=datetime.UTC)
 _ZERO: Final[dict[str, Any]] = {

@@ -56,7 +56,7 @@ class Child:
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
-    def wait(self, timeout_s: float = 60) -> int:
+    def wait(self, timeout_s: float = 300) -> int:
         deadline_s = time.monotonic() + timeout_s
         while not self.has_ended():
             if time.monotonic() > deadline_s:

@@ -73,7 +73,7 @@ class PostgresServer:
             **self._settings,
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        deadline_s = time.monotonic() + 60
+        deadline_s = time.monotonic() + 180
         process = self._launch(options)
         while not self._answers():
             if process.poll() is not None:

@@ -38,7 +38,7 @@ def chaos(servers: str) -> Iterator[Chaos]:
 def run_until_current(bank: Bank) -> SupervisedConnector:
     connector = SupervisedConnector(bank.kind(), lambda status: None, until_current=True)
     connector.start()
-    assert connector.join(120)
+    assert connector.join(300)
     assert connector.status.state == "ended", connector.status
     return connector
 
@@ -101,7 +101,7 @@ def test_errors_of_the_moment_are_followed_by_another_attempt(
     kind = PostgresSinkKind(sink_settings(given, {"bootstrap.servers": servers}))
     connector = SupervisedConnector(kind, lambda status: None, until_current=True)
     connector.start()
-    assert connector.join(60)
+    assert connector.join(300)
     assert (connector.status.state, connector.status.restarts) == ("ended", 1)
     assert target.execute("select n from events order by n") == [(n,) for n in range(20)]
 
@@ -115,7 +115,7 @@ def run_sink(database: str, servers: str, topic: str, **more: object) -> Supervi
 
 
 def ended(connector: SupervisedConnector) -> tuple[str, int]:
-    assert connector.join(60)
+    assert connector.join(300)
     return connector.status.state, connector.status.restarts
 
 
@@ -144,8 +144,11 @@ def test_a_deadlock_with_somebody_else_is_followed_by_another_attempt(
         "select count(*) from pg_stat_activity "
         f"where application_name = 'oncelog-connect-{name}' and wait_event_type = 'Lock'"
     )
+    with psycopg.connect(database, autocommit=True) as connection:
+        # PostgreSQL looks for a deadlock once in each wait, after this time: there has to be one by then.
+        connection.execute(f"alter database \"{connection.info.dbname}\" set deadlock_timeout = '5s'")
     with psycopg.connect(database) as other:
-        other.execute("set deadlock_timeout = '60s'")  # so that it is the sink that gives way
+        other.execute("set deadlock_timeout = '600s'")  # so that it is the sink that gives way
         other.execute("update items set amount = 7 where id = 2")
         connector = run_sink(database, servers, name, table="items")
         wait_until(lambda: target.execute(waiting) == [(1,)])
@@ -201,7 +204,7 @@ def test_a_full_disk_leaves_nothing_of_the_batch(
     kind = FullAtFirst(sink_settings(given, {"bootstrap.servers": servers}))
     connector = SupervisedConnector(kind, lambda status: None, until_current=True)
     connector.start()
-    assert connector.join(60)
+    assert connector.join(300)
     assert (connector.status.state, connector.status.restarts) == ("ended", 1), connector.status
     with sqlite3.connect(path) as connection:
         assert connection.execute("select count(*), count(distinct n) from events").fetchall() == [(50, 50)]

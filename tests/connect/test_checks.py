@@ -55,7 +55,7 @@ def mended(url: str, check: Callable[[], Iterable[Finding]]) -> list[str]:
 def run(kind: Kind) -> None:
     connector = SupervisedConnector(kind, lambda status: None, until_current=True)
     connector.start()
-    assert connector.join(60)
+    assert connector.join(300)
     assert connector.status.state == "ended", connector.status
 
 
@@ -96,7 +96,7 @@ def test_a_source_is_told_what_its_user_may_not_read(
     execute(database, f'alter role "{role}" nobypassrls')
     connector = SupervisedConnector(PostgresSourceKind(settings), lambda status: None, until_current=True)
     connector.start()
-    assert connector.join(60)
+    assert connector.join(300)
     assert connector.status.state == "stopped" and "row-level security" in connector.status.error
     execute(database, f'alter role "{role}" bypassrls')
     run(PostgresSourceKind(settings))
@@ -182,7 +182,7 @@ def test_a_key_needs_a_unique_index_of_its_columns(
     assert finding.fix == 'create unique index "items_a_key" on "items" ("a");'
     connector = SupervisedConnector(sink("a"), lambda status: None, until_current=True)
     connector.start()
-    assert connector.join(60)
+    assert connector.join(300)
     assert connector.status.state == "stopped" and finding.fix in connector.status.error, connector.status
     do(finding.fix)
     run(sink("a"))

@@ -197,7 +197,7 @@ def test_what_connectors_report_can_be_read(database: str, servers: str, unique:
         PostgresSourceKind(source_settings(given, client)), lambda status: None, until_current=True
     )
     connector.start()
-    assert connector.join(60)
+    assert connector.join(300)
     with StatusWriter(client) as writer:
         writer.write(connector.status)
     [row] = [row for row in read_status(client) if row["connector"] == name]

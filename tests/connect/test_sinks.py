@@ -223,7 +223,7 @@ def test_only_committed_records_are_written_and_offsets_skip_the_rest(target: Ta
     with Producer({"bootstrap.servers": target.servers, "transactional.id": topic}) as producer:
         producer.init_transactions()
         producer.begin_transaction()
-        producer.send(topic, json.dumps({"id": 99}), "99").result(20)
+        producer.send(topic, json.dumps({"id": 99}), "99").result(120)
         with target.task(topic) as task:
             task.start()
             assert not any(task.step() for _ in range(3)), "an open transaction is not read"
@@ -349,14 +349,14 @@ def test_an_owner_that_is_paused_in_its_transaction_does_not_hold_the_next_one_u
         kind = PostgresSinkKind(sink_settings(given, {"bootstrap.servers": servers}))
         connector = SupervisedConnector(kind, lambda status: None)
         connector.start()
-        assert connector.join(60)
+        assert connector.join(300)
         assert "has taken over" in connector.status.error, connector.status
         assert connector.status.progress.records == 0
 
     old = Child(run_and_pause)
     wait_until(lambda: Path(f"/proc/{old.pid}/stat").read_text().split(")")[1].split()[0] == "T")
     newer = Child(lambda: target.drain(topic, end))
-    assert newer.wait(60) == 0
+    assert newer.wait(300) == 0
     old.signal(signal.SIGCONT)
     assert old.wait() == 0
     assert target.execute("select count(*) from items") == [(5,)]

@@ -21,16 +21,24 @@ import pytest
 from oncelog.client import Consumer, Producer
 from oncelog.core.ids import TopicPartition
 from oncelog.testing import BrokerProcess, broker
+from oncelog.testing.zookeeper import free_ports
 from tests.ecosystem import toolchains
 from tests.ecosystem.toolchains import Missing
+from tests.waiting import wait_until
 
 COUNT = 20
 VALUES = [f"order {number}" for number in range(COUNT)]
 HERE = Path(__file__).parent
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("ONCELOG_ECOSYSTEM"), reason="other people's software is fetched by `make test-ecosystem`"
-)
+WAIT_S = 300
+REBALANCING = 409
+
+pytestmark = [
+    pytest.mark.skipif(
+        not os.environ.get("ONCELOG_ECOSYSTEM"), reason="other people's software is fetched by `make test-ecosystem`"
+    ),
+    pytest.mark.timeout(3600),  # registries are slow at times
+]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +69,7 @@ def committed_values(running: BrokerProcess, topic: str, count: int = COUNT) -> 
     """All that a read_committed reader gets, up to the end of the topic."""
     settings = {"bootstrap.servers": running.bootstrap_servers, "isolation.level": "read_committed"}
     place = TopicPartition(topic, 0)
-    running.wait.records(topic, count)
+    running.wait.records(topic, count, timeout_s=WAIT_S)
     with Consumer({**settings, "auto.offset.reset": "earliest"}) as consumer:
         consumer.assign([place])
         consumer.seek_to_beginning(place)
@@ -75,33 +83,33 @@ def committed_values(running: BrokerProcess, topic: str, count: int = COUNT) -> 
 def run_pipeline(running: BrokerProcess, command: list[str], group: str, *more: str) -> None:
     source, target = filled_topic(running), running.create_topic("target")
     arguments = [running.bootstrap_servers, source, target, group, str(COUNT), *more]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=240)
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=2 * WAIT_S)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert done.stdout.endswith("done\n")
-    assert running.wait.offset_committed(group, source, COUNT) == COUNT
+    assert running.wait.offset_committed(group, source, COUNT, timeout_s=WAIT_S) == COUNT
     assert sorted(committed_values(running, target)) == sorted(value.upper() for value in VALUES)
 
 
 def test_franz_go(running: BrokerProcess) -> None:
     run_pipeline(running, available(lambda: toolchains.go_program("franz")), "franz-go")
-    assert running.wait.transaction_ended("franz-go") == "CompleteCommit"
+    assert running.wait.transaction_ended("franz-go", timeout_s=WAIT_S) == "CompleteCommit"
 
 
 def test_sarama(running: BrokerProcess) -> None:
     run_pipeline(running, available(lambda: toolchains.go_program("sarama")), "sarama")
-    assert running.wait.transaction_ended("sarama") == "CompleteCommit"
+    assert running.wait.transaction_ended("sarama", timeout_s=WAIT_S) == "CompleteCommit"
 
 
 def test_quix_streams(running: BrokerProcess, tmp_path: Path) -> None:
     run_pipeline(running, available(toolchains.quix_command), "quix", str(tmp_path))
-    assert running.wait.transaction_ended("quix") == "CompleteCommit"
+    assert running.wait.transaction_ended("quix", timeout_s=WAIT_S) == "CompleteCommit"
     with running.admin() as admin:
         assert any(topic.startswith("changelog__quix--") for topic in admin.list_topics())
 
 
 def test_kafkajs(running: BrokerProcess) -> None:
     run_pipeline(running, available(toolchains.node_program), "kafkajs")
-    assert running.wait.transaction_ended("kafkajs") == "CompleteCommit"
+    assert running.wait.transaction_ended("kafkajs", timeout_s=WAIT_S) == "CompleteCommit"
 
 
 def test_kafka_streams_with_exactly_once_v2(running: BrokerProcess, tmp_path: Path) -> None:
@@ -117,13 +125,13 @@ def test_kcat(running: BrokerProcess) -> None:
 
     def run(*arguments: str, text: str = "") -> str:
         command = [program, "-b", running.bootstrap_servers, *arguments]
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, env=environment)
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=WAIT_S, env=environment)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     lines = "".join(value + "\n" for value in VALUES)
     run("-P", "-t", topic, "-X", "transactional.id=kcat", text=lines)
-    assert running.wait.transaction_ended("kcat") == "CompleteCommit"
+    assert running.wait.transaction_ended("kcat", timeout_s=WAIT_S) == "CompleteCommit"
     assert run("-C", "-t", topic, "-o", "beginning", "-e", "-q", "-X", "isolation.level=read_committed") == lines
     assert f'topic "{topic}" with 1 partitions' in run("-L", "-t", topic)
 
@@ -141,8 +149,8 @@ def test_kafka_connect_with_exactly_once_source(running: BrokerProcess, tmp_path
             "exactly.once.support": "required",
             "transaction.boundary": "poll",
         }
-        ask(f"{rest}/connectors", {"name": "files", "config": connector})
-        deadline_s = time.monotonic() + 120
+        create_connector(rest, {"name": "files", "config": connector})
+        deadline_s = time.monotonic() + WAIT_S
         while committed_values(running, target) != VALUES:
             status = ask(f"{rest}/connectors/files/status")
             assert "FAILED" not in json.dumps(status), status
@@ -153,12 +161,27 @@ def test_kafka_connect_with_exactly_once_source(running: BrokerProcess, tmp_path
     assert any(one.startswith("connect-cluster-files") for one in ids), ids
 
 
+def create_connector(rest: str, wanted: object) -> None:
+    """As soon as the worker is in its group: before that it says that it is about to be."""
+
+    def is_made() -> bool:
+        try:
+            ask(f"{rest}/connectors", wanted)
+        except urllib.error.HTTPError as error:
+            if error.code != REBALANCING:
+                raise
+            return False
+        return True
+
+    wait_until(is_made, timeout_s=WAIT_S)
+
+
 class connect_worker:  # noqa: N801  a context manager
     """A worker of Kafka Connect in distributed mode, which alone has exactly-once sources."""
 
     def __init__(self, running: BrokerProcess, folder: Path) -> None:
         self._log = folder / "connect.log"
-        self._port = 8000 + os.getpid() % 20_000
+        self._port = free_ports(1)[0]
         for name in ("offsets", "configs", "status"):
             with running.admin() as admin:
                 from oncelog.client import NewTopic
@@ -187,7 +210,7 @@ class connect_worker:  # noqa: N801  a context manager
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(command, stdout=output, stderr=output)
         rest = f"http://127.0.0.1:{self._port}"
-        deadline_s = time.monotonic() + 180
+        deadline_s = time.monotonic() + WAIT_S
         while True:
             try:
                 ask(f"{rest}/connectors")

@@ -5,23 +5,16 @@ Nobody guesses 4.3 who asks for everything that 4.3 has: share groups and stream
 
 from __future__ import annotations
 
-import os
 import subprocess
-
-import pytest
 
 from oncelog.testing import BrokerProcess
 from tests.ecosystem import toolchains
-from tests.ecosystem.test_ecosystem import available, running
+from tests.ecosystem.test_ecosystem import WAIT_S, available, pytestmark, running
 
-__all__ = ["running"]
-
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("ONCELOG_ECOSYSTEM"), reason="other people's software is fetched by `make test-ecosystem`"
-)
+__all__ = ["pytestmark", "running"]
 
 
 def test_franz_go(running: BrokerProcess) -> None:
     command = available(lambda: toolchains.go_program("guess"))
-    done = subprocess.run([*command, running.bootstrap_servers], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*command, running.bootstrap_servers], capture_output=True, text=True, timeout=WAIT_S)
     assert done.stdout == "at least v3.9\n", done.stderr

@@ -14,11 +14,10 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from peers.kafka.jars import cache_dir, java_major_version
+from peers.kafka.jars import cache_dir, fetched, java_major_version
 
 HERE: Final = Path(__file__).parent
 FETCH_TIMEOUT_S: Final = 900
-_MARKER: Final = ".complete"
 JAVA_MIN: Final = 17
 KCAT_PACKAGES: Final = ("kcat", "librdkafka1", "libyajl2")
 
@@ -52,9 +51,7 @@ def go_program(name: str) -> list[str]:
     source = HERE / "go" / name / "main.go"
     folder = _folder(f"go-{name}", source, HERE / "go" / "go.sum")
     program = folder / name
-    if not program.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        _run("go", "build", "-o", str(program), f"./{name}", folder=HERE / "go")
+    fetched(folder, lambda: _run("go", "build", "-o", str(program), f"./{name}", folder=HERE / "go"))
     return [str(program)]
 
 
@@ -64,11 +61,12 @@ def quix_command() -> list[str]:
     program, packages = HERE / "python" / "quix.py", HERE / "python" / "requirements.txt"
     folder = _folder("quix", packages)
     python = str(folder / "bin" / "python")
-    if not (folder / _MARKER).exists():
-        folder.mkdir(parents=True, exist_ok=True)
+
+    def fetch() -> None:
         _run(sys.executable, "-m", "venv", "--clear", str(folder), folder=HERE)
         _run(python, "-m", "pip", "install", "-q", "-r", str(packages), folder=HERE)
-        (folder / _MARKER).touch()
+
+    fetched(folder, fetch)
     return [python, str(program)]
 
 
@@ -78,12 +76,13 @@ def node_program() -> list[str]:
     require("node", "npm")
     package, program = HERE / "kafkajs" / "package.json", HERE / "kafkajs" / "pipeline.js"
     folder = _folder("kafkajs", package, program)
-    if not (folder / _MARKER).exists():
-        folder.mkdir(parents=True, exist_ok=True)
+
+    def fetch() -> None:
         for file in (package, program):
             shutil.copy(file, folder)
         _run("npm", "install", "--no-audit", "--no-fund", folder=folder)
-        (folder / _MARKER).touch()
+
+    fetched(folder, fetch)
     return ["node", str(folder / program.name)]
 
 
@@ -95,18 +94,8 @@ def java_class_path() -> str:
         raise Missing(f"`java` on PATH is older than {JAVA_MIN}")
     pom = HERE / "java" / "pom.xml"
     folder = _folder("ecosystem-jars", pom)
-    if not (folder / _MARKER).exists():
-        _run(
-            "mvn",
-            "-q",
-            "-B",
-            "-f",
-            str(pom),
-            "dependency:copy-dependencies",
-            f"-DoutputDirectory={folder}",
-            folder=HERE,
-        )
-        (folder / _MARKER).touch()
+    arguments = ("-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={folder}")
+    fetched(folder, lambda: _run("mvn", *arguments, folder=HERE))
     return f"{folder}/*"
 
 
@@ -124,11 +113,12 @@ def kcat() -> tuple[str, dict[str, str]]:
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         raise Missing("there is no `kcat` on PATH, and no `apt-get` to fetch it with")
     folder = cache_dir() / "kcat"
-    if not (folder / _MARKER).exists():
-        folder.mkdir(parents=True, exist_ok=True)
+
+    def fetch() -> None:
         _run("apt-get", "download", *KCAT_PACKAGES, folder=folder)
         for package in folder.glob("*.deb"):
             _run("dpkg", "-x", str(package), str(folder), folder=folder)
-        (folder / _MARKER).touch()
+
+    fetched(folder, fetch)
     libraries = {str(file.parent) for file in folder.rglob("*.so*")}
     return str(folder / "usr" / "bin" / "kcat"), {**os.environ, "LD_LIBRARY_PATH": ":".join(sorted(libraries))}

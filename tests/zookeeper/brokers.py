@@ -84,7 +84,7 @@ class Nodes:
         if found is not None and found.leader == node:
             return True
         with suppress(KafkaException):
-            self.cluster.admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(topic, 0)]).result(30)
+            self.cluster.admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(topic, 0)]).result(120)
         return False
 
     def settle(self, loads: Sequence[TransactionalLoad]) -> None:

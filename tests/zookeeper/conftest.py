@@ -23,6 +23,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEns
     """One server for all tests: each has a chroot of its own."""
     provider = {
         "authProvider.1": "org.apache.zookeeper.server.auth.DigestAuthenticationProvider",
+        "forceSync": "no",  # it waits for no disk, which others use as well: nobody turns this machine off
     }
     with ZooKeeperEnsemble(tmp_path_factory.mktemp("zookeeper"), 1, provider) as ensemble:
         yield ensemble

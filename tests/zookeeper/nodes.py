@@ -18,7 +18,7 @@ from oncelog.server.zookeeper_client import ZooKeeperClient, ZooKeeperConfig
 from tests.unit.cluster.metadata_log import ImageKeeper, setting, snapshot_of, voters
 
 T = TypeVar("T")
-ANSWER_S = 60
+ANSWER_S = 180
 
 
 class LoopThread:

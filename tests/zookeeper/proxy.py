@@ -56,7 +56,7 @@ class Proxy:
                 if self.is_refusing:
                     client.close()
                     continue
-                server = socket.create_connection(("127.0.0.1", self._target_port), timeout=5)
+                server = socket.create_connection(("127.0.0.1", self._target_port), timeout=30)
                 server.settimeout(None)
             except OSError:
                 continue

@@ -55,7 +55,7 @@ def test_the_active_controller_is_killed_and_the_other_goes_on(
         controllers.processes[second].stop()
         assert controllers.wait_for_active(second) == first
         create(cluster, "last")
-        topics = cluster.admin.list_topics(timeout=20).topics
+        topics = cluster.admin.list_topics(timeout=60).topics
         assert {"before", "after", "last"} <= set(topics)
 
 

@@ -18,7 +18,8 @@ from oncelog.testing.zookeeper import ZooKeeperEnsemble
 from tests.waiting import wait_until
 from tests.zookeeper.nodes import LogNode, LoopThread, log_nodes
 
-SESSION_MS = 3000
+SESSION_MS = 9000
+"""No session is to end because the machine is busy."""
 
 
 def config_of(zookeeper: ZooKeeperEnsemble, chroot: str) -> ZooKeeperConfig:
@@ -26,8 +27,9 @@ def config_of(zookeeper: ZooKeeperEnsemble, chroot: str) -> ZooKeeperConfig:
 
 
 def wait_active(*nodes: LogNode) -> LogNode:
-    wait_until(lambda: any(node.log.is_active for node in nodes))
-    return next(node for node in nodes if node.log.is_active)
+    found: list[LogNode] = []
+    wait_until(lambda: found.extend(node for node in nodes if node.log.is_active) or found)
+    return found[0]
 
 
 class States:
@@ -79,7 +81,7 @@ def test_operations_answer_as_the_fake_does(zookeeper: ZooKeeperEnsemble, chroot
         assert thread.wait_for(client.sync) is None
         assert thread.wait_for(lambda: client.multi([Create("/c"), Delete("/a/b"), Delete("/a")])) is None
         wait_until(lambda: sorted(events) == [1, 2])
-        # 3 s were asked for, and tickTime 500 allows them.
+        # It was asked for, and tickTime 500 allows it.
         assert client.session_timeout_ms == SESSION_MS
     finally:
         thread.call(client.close)
@@ -156,7 +158,7 @@ def test_one_of_two_is_active_and_the_other_follows_and_takes_over(zookeeper: Zo
 
 def test_a_controller_whose_node_is_deleted_is_elected_anew(zookeeper: ZooKeeperEnsemble, chroot: str) -> None:
     operator = KazooClient(zookeeper.connect)
-    operator.start()
+    operator.start(60)
     with log_nodes(config_of(zookeeper, chroot)) as (node,):
         node.start()
         wait_active(node)
@@ -172,7 +174,7 @@ def test_the_chroot_is_closed_to_others(zookeeper: ZooKeeperEnsemble, chroot: st
         zookeeper.connect + chroot, session_timeout_ms=SESSION_MS, digest="controller:secret", set_acl=True
     )
     stranger = KazooClient(zookeeper.connect)
-    stranger.start()
+    stranger.start(60)
     with log_nodes(own, config_of(zookeeper, chroot)) as (node, other):
         node.start()
         wait_active(node)
@@ -224,7 +226,7 @@ def test_what_is_older_than_the_acls_is_told_to_be_open(
     assert f" {chroot} of ZooKeeper" in told()[0]
     assert f" {chroot}{EPOCH} of ZooKeeper" in told()[1]
     operator = KazooClient(zookeeper.connect, auth_data=[("digest", "controller:secret")])
-    operator.start()
+    operator.start(60)
     for path in (chroot, chroot + EPOCH):
         operator.set_acls(path, CREATOR_ALL_ACL)
     operator.stop()
@@ -244,16 +246,16 @@ def test_a_server_that_answers_nonsense_ends_the_controller() -> None:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         with log_nodes(ZooKeeperConfig(f"{address}/oncelog", session_timeout_ms=SESSION_MS)) as (node,):
             node.start()
-            other.settimeout(30)
+            other.settimeout(120)
             connection, _ = other.accept()
             with connection:
-                connection.settimeout(30)
+                connection.settimeout(120)
                 connection.recv(1024)
                 session = struct.pack(">iiqi16s?", 0, SESSION_MS, 1, 16, b"", False)
                 connection.sendall(struct.pack(">i", len(session)) + session)
                 connection.recv(1024)
                 connection.sendall(b"\0\0\0\2no")
-                wait_until(lambda: node.faults, timeout_s=30)
+                wait_until(lambda: node.faults)
             assert node.faults[0].startswith(f"ZooKeeper at {address} gives an answer that cannot be understood")
 
 
@@ -270,7 +272,7 @@ def test_acls_without_credentials_are_a_fault(zookeeper: ZooKeeperEnsemble, chro
 def test_a_chroot_under_a_node_of_others(zookeeper: ZooKeeperEnsemble, chroot: str) -> None:
     """Nothing may be made there, which is needed only until somebody else has made it."""
     operator = KazooClient(zookeeper.connect, auth_data=[("digest", "operator:secret")])
-    operator.start()
+    operator.start(60)
     closed = [make_digest_acl("operator", "secret", all=True), *READ_ACL_UNSAFE]
     operator.ensure_path(chroot)
     operator.set_acls(chroot, closed)
@@ -302,7 +304,7 @@ def test_a_chroot_under_a_node_of_others(zookeeper: ZooKeeperEnsemble, chroot: s
 
 def _acls(config: ZooKeeperConfig, chroot: str) -> list[object]:
     client = KazooClient(config.hosts, auth_data=[("digest", config.digest)])
-    client.start()
+    client.start(60)
     acls = client.get_acls(chroot)[0]
     client.stop()
     client.close()

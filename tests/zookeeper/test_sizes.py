@@ -64,7 +64,7 @@ def _snapshot(node: LogNode) -> KafkaError | None:
 def _sizes(zookeeper: ZooKeeperEnsemble, chroot: str) -> list[int]:
     """Of the parts of the snapshot."""
     operator = KazooClient(zookeeper.connect)
-    operator.start()
+    operator.start(60)
     [snapshot] = operator.get_children(chroot + SNAPSHOTS)
     path = f"{chroot}{SNAPSHOTS}/{snapshot}"
     sizes = [len(operator.get(f"{path}/{part}")[0]) for part in operator.get_children(path)]

@@ -105,7 +105,7 @@ def test_a_key_with_a_password(tmp_path: Path) -> None:
             node.start()
             wait_active(node)
             operator = KazooClient(ensemble.connect)
-            operator.start()
+            operator.start(60)
             with pytest.raises(NoAuthError):
                 operator.get(f"/oncelog{CONTROLLER}")
             operator.stop()

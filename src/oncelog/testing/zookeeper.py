@@ -25,7 +25,7 @@ from oncelog.child_process import ChildProcess
 from oncelog.janitor import janitor
 
 MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-READY_TIMEOUT_S: Final = 90.0
+READY_TIMEOUT_S: Final = 180.0
 STOP_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.05
 _PORTS: Final = (15_000, 32_000)

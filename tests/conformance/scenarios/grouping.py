@@ -22,8 +22,8 @@ def join(
     instance: str | None = None,
     protocols: Sequence[str] = ("range",),
     protocol_type: str = "consumer",
-    session_ms: int = 10_000,
-    rebalance_ms: int = 10_000,
+    session_ms: int = 60_000,
+    rebalance_ms: int = 60_000,
     group: Any = "g",
     metadata: bytes = SUBSCRIPTION,
     connection: str = "main",
@@ -310,7 +310,7 @@ def session_ends() -> Scenario:
     gone = Step(
         "describe_groups", 5, {"groups": [Name("g")]}, until={"groups.0.group_state": "Empty"}, note="until empty"
     )
-    steps = [*joined("M", session_ms=700), sync("M", assigned=["M"]), gone, heartbeat("M"), commit(1, member="M")]
+    steps = [*joined("M", session_ms=2500), sync("M", assigned=["M"]), gone, heartbeat("M"), commit(1, member="M")]
     return Scenario("session-ends", steps, transaction_versions=ANY_TV)
 
 

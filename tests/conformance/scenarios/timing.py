@@ -18,7 +18,8 @@ from tests.conformance.steps import (
     same,
 )
 
-TIMEOUT_MS: Final = 300
+TIMEOUT_MS: Final = 2000
+"""A busy machine begins a transaction and writes to it in that time."""
 
 
 def timed_out_old(produce_version: int, end_version: int, init_version: int) -> Scenario:

@@ -33,7 +33,7 @@ public class Pipeline {
                 return null;
             });
             streams.start();
-            if (!left.await(120, TimeUnit.SECONDS)) {
+            if (!left.await(300, TimeUnit.SECONDS)) {
                 System.err.println(left.getCount() + " records are missing");
                 System.exit(1);
             }

@@ -2,7 +2,7 @@
 const { Kafka, logLevel } = require('kafkajs')
 
 const [servers, source, target, group, count] = process.argv.slice(2)
-const kafka = new Kafka({ brokers: [servers], clientId: 'ecosystem', logLevel: logLevel.ERROR })
+const kafka = new Kafka({ brokers: [servers], clientId: 'ecosystem', logLevel: logLevel.ERROR, connectionTimeout: 60000 })
 const consumer = kafka.consumer({ groupId: group, readUncommitted: false })
 const producer = kafka.producer({ transactionalId: group, maxInFlightRequests: 1, idempotent: true })
 

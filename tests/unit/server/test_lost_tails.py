@@ -41,8 +41,8 @@ class Client:
         self.tv2 = tv2
         self.pid, self.epoch, self.sequence = -1, -1, 0
 
-    def init(self) -> int:
-        request = InitProducerIdRequest(transactional_id=ID, transaction_timeout_ms=TIMEOUT_MS)
+    def init(self, timeout_ms: int = TIMEOUT_MS) -> int:
+        request = InitProducerIdRequest(transactional_id=ID, transaction_timeout_ms=timeout_ms)
         return self._take(self._send(request, 4))
 
     def produce(self, value: bytes) -> Any:

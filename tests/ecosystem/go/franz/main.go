@@ -23,7 +23,7 @@ func main() {
 	servers, source, target, group := os.Args[1], os.Args[2], os.Args[3], os.Args[4]
 	wanted, err := strconv.Atoi(os.Args[5])
 	check(err)
-	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Second)
 	defer cancel()
 	session, err := kgo.NewGroupTransactSession(
 		kgo.SeedBrokers(servers),

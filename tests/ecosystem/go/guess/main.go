@@ -18,7 +18,7 @@ func main() {
 		panic(err)
 	}
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 240*time.Second)
 	defer cancel()
 	answer, err := kmsg.NewPtrApiVersionsRequest().RequestWith(ctx, client)
 	if err != nil {
