@@ -247,6 +247,13 @@ COORDINATOR_MUTANTS = [
         (suite("tests/unit/server/test_coordinator_runtime.py", "-k", "nothing_is_written"),),
     ),
     Mutant(
+        "a load that has waited for a failed fsync is not begun again",
+        "oncelog.server.coordinator_runtime",
+        "                self._read_later(live, LOAD_RETRY_MS)",
+        "                pass",
+        (suite("tests/unit/server/test_coordinator_runtime.py", "-k", "fsync_that_fails"),),
+    ),
+    Mutant(
         "a list lacks what a coordinator's log that does not open has",
         "oncelog.server.coordinator_runtime",
         "        if not self.with_data() <= self._live.keys():\n",

@@ -209,6 +209,13 @@ STORAGE_MUTANTS = [
         (suite("tests/unit/storage/test_disk_trouble.py", "-k", "against_the_word"),),
     ),
     Mutant(
+        "a log that has failed is rolled",
+        "oncelog.storage.log",
+        "        if self._health.failure:\n            raise self._health.error()\n        with",
+        "        with",
+        (suite("tests/unit/storage/test_disk_trouble.py", "-k", "not_rolled"),),
+    ),
+    Mutant(
         "an append that could not be flushed leaves a log that goes on",
         "oncelog.storage.log",
         '                self._health.fail("what was appended could not be flushed", error)\n',

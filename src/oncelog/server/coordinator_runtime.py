@@ -219,7 +219,7 @@ class CoordinatorRuntime(Generic[S, E]):
             # The repair may bring records that are not there now. It comes also if nobody asks for it: a decision that
             # is in the log has to be carried out.
             live.shard.refusal = ErrorCode.NOT_COORDINATOR
-            self._broker.later(REPAIRED_CHECK_MS, lambda: self._read(live) if self._live.get(index) is live else None)
+            self._read_later(live, REPAIRED_CHECK_MS)
             return
 
         def later(delay_ms: int, go_on: Callable[[], None]) -> None:
@@ -242,10 +242,6 @@ class CoordinatorRuntime(Generic[S, E]):
         partition = live.partition
         end_offset = partition.log_end_offset
 
-        def wait() -> None:
-            if self._live.get(live.index) is live:
-                partition.committed(end_offset - 1).then(settled)
-
         def settled(error: KafkaError | None) -> None:
             if self._live.get(live.index) is not live:
                 return
@@ -253,7 +249,7 @@ class CoordinatorRuntime(Generic[S, E]):
                 self._on_loaded(live)
             else:
                 invariant(error is not None, "%s: committed without being so", partition.topic_partition)
-                self._broker.later(LOAD_RETRY_MS, wait)  # the log has failed, and may be repaired
+                self._read_later(live, LOAD_RETRY_MS)  # the log has failed, and may be repaired
 
         if partition.high_watermark >= end_offset:
             self._on_loaded(live)
@@ -262,7 +258,10 @@ class CoordinatorRuntime(Generic[S, E]):
             "%s is served when its records up to offset %d are committed; now they are up to %d",
             partition.topic_partition, end_offset, partition.high_watermark,
         )  # fmt: skip
-        wait()
+        partition.committed(end_offset - 1).then(settled)
+
+    def _read_later(self, live: LiveShard[S], delay_ms: int) -> None:
+        self._broker.later(delay_ms, lambda: self._read(live) if self._live.get(live.index) is live else None)
 
     def _new_replayer(self, live: LiveShard[S]) -> Replayer:
         live.shard = self._new_shard(live.index)

@@ -238,8 +238,10 @@ class Log:
         """The broker is elected: what it appends from here on is of this epoch.
 
         It is noted before anything is appended, because a follower may have an epoch that this log has never seen, and
-        must learn where the known ones end.
+        must learn where the known ones end. A batch that a failed append has left is of an earlier epoch.
         """
+        if self.can_be_repaired and leader_epoch > self.leader_epochs.latest_epoch:
+            self.repair()
         with self._health.refusing(f"leader epoch {leader_epoch} could not be noted"):
             self._open_files().leader_epochs.assign(leader_epoch, self.log_end_offset)
 
@@ -364,7 +366,12 @@ class Log:
     # Segments
 
     def roll(self, now_ms: int) -> Segment:
-        """Start a new segment at the end of the log. Nothing happens if the active one is empty."""
+        """Start a new segment at the end of the log. Nothing happens if the active one is empty.
+
+        Refused to a log that has failed: its files may have a batch more than it knows, which would come twice.
+        """
+        if self._health.failure:
+            raise self._health.error()
         with self._health.refusing("could not roll"):
             return self._roll(now_ms, self.log_end_offset)
 

@@ -104,6 +104,26 @@ def test_a_commit_in_flight_when_the_broker_resigns_is_answered_and_found_by_the
     assert fetch_offset(node).value == (ErrorCode.NONE, 5)
 
 
+def test_a_load_that_waits_for_an_fsync_that_fails_refuses_until_a_restart(node: BrokerInProcess) -> None:
+    """As the groups that were loaded before. They were said to be loading, for ever."""
+
+    def broken() -> None:
+        raise OSError(errno.EIO, "injected")
+
+    node.until(node.broker.internal_topic(GROUP_METADATA_TOPIC))
+    worker = hold_worker(node)
+    commit_offset(node)
+    where = TopicPartition(GROUP_METADATA_TOPIC, node.broker.groups.partition_of("g"))
+    lose(node, where)
+    regain(node, where)
+    assert fetch_offset(node).value == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, -1)
+    failpoints.arm("log.flush.before_fsync", broken)
+    settle(node, worker)
+    failpoints.disarm_all()
+    node.clock.advance_ms(shard_log.LOAD_RETRY_MS)
+    assert fetch_offset(node).value == (ErrorCode.NOT_COORDINATOR, -1)
+
+
 def test_a_producer_that_waits_for_a_broker_that_resigns_is_sent_to_the_leader(node: BrokerInProcess) -> None:
     worker = hold_worker(node)
     waiting = send(node, b"1")

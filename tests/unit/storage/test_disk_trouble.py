@@ -260,6 +260,34 @@ def test_a_repair_counts_what_an_append_left_behind_against_the_word_of_the_coor
     log.close(clean=False)
 
 
+def test_a_log_that_has_failed_is_not_rolled(tmp_path: Path) -> None:
+    """The batch that the append has left would be in one segment, and the next one with its offset in another."""
+    log = new_log(tmp_path)
+    append(log)
+    fail_half_way(lambda: append(log))
+    with pytest.raises(KafkaError, match="half way"):
+        log.roll(NOW_MS)
+    append(log)
+    assert [header.base_offset for header in headers(log)] == [0, 1, 2]
+    log.close(clean=False)
+
+
+def test_a_leader_epoch_begins_behind_what_a_failed_append_has_left(tmp_path: Path) -> None:
+    """The repair found the epoch in the midst of an older one's batches, and dropped it: followers with batches of an
+    epoch between both were told nothing."""
+    log = new_log(tmp_path)
+    append(log, epoch=5)
+    fail_half_way(lambda: append(log, epoch=5))
+    log.begin_epoch(7)
+    if log.has_failed:
+        log.repair()
+    assert log.end_offset_for_epoch(6) == (5, 2)
+    fail_half_way(lambda: append(log, epoch=7))
+    log.begin_epoch(7)
+    assert log.has_failed, "a leader that is told of its role again does not need the disk"
+    log.close(clean=False)
+
+
 def test_a_repaired_log_has_the_settings_that_it_had(tmp_path: Path) -> None:
     def refuse(known: int) -> None:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, f"there are {known} producers")
