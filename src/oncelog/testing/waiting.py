@@ -26,7 +26,7 @@ ClientSettings = Callable[[], Mapping[str, Any]]
 POLL_S: Final = 0.01
 LAST_LOOK_S: Final = 0.2
 """For an answer that is asked for just before the time is over, and for the client to say what it has waited for."""
-TIMEOUT_S: Final = 30.0
+TIMEOUT_S: Final = 60.0
 _ENDED: Final = ("Empty", "CompleteCommit", "CompleteAbort", "Dead")
 _NOT_YET: Final = (
     ErrorCode.GROUP_ID_NOT_FOUND,

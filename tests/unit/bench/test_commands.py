@@ -189,7 +189,7 @@ def test_start_is_measured_on_a_broker_of_its_own() -> None:
     result = bench("start", "--rounds", 1, "-o", "json")
     assert result.exit_code == 0, result.output
     (measured,) = json.loads(result.stdout)["entries"]["start"]["rounds"]["oncelog"]
-    assert 0 < measured["figures"]["start_s"] < 30
+    assert 0 < measured["figures"]["start_s"] < 180
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,9 @@ def job(servers: str) -> MakeJob:
 
 @pytest.fixture(autouse=True)
 def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "SETTLE_S", 0.3)
-    monkeypatch.setattr(consume, "SILENCE_S", 0.5)
+    """For what is missing: half a second of silence is nothing on a busy machine."""
+    monkeypatch.setattr(clients, "SETTLE_S", 3.0)
+    monkeypatch.setattr(consume, "SILENCE_S", 5.0)
 
 
 def test_a_job_survives_its_journey(job: MakeJob) -> None:
@@ -163,11 +164,11 @@ def test_a_log_in_which_everything_was_aborted_has_nothing_for_a_committed_reade
 
 def test_transactions_by_time_are_committed_in_intervals_by_all_producers(job: MakeJob) -> None:
     fields = {"partitions": 2, "producers": 2, "aborted_percent": 50}
-    made = job("transactions", commit_interval_ms=50, seconds=0.5, **fields)
+    made = job("transactions", commit_interval_ms=50, seconds=3.0, **fields)
     measured = transactions(made)
     assert measured.problem == ""
     commits = measured.distributions["commit_ms"].count
-    assert 4 <= commits <= 20 and measured.figures["transactions"] == commits
+    assert 4 <= commits <= 120 and measured.figures["transactions"] == commits
     assert 0 < measured.figures["committed_records"] < measured.figures["records_per_s"] * measured.figures["seconds"]
     expected = int(measured.figures["committed_records"])
     assert consume.verify(job("consume", on=made, transactions=1, partitions=2, expected=expected)).problem == ""

@@ -122,7 +122,7 @@ def test_a_loop_that_is_taken_up_again_repeats_nothing(consumer: Any, topic: str
     client.assign([TopicPartition(topic, 0)])
     loop = iter(client)
     seen = [int(next(loop).value), int(next(loop).value)]
-    seen += numbers(client.poll(5000, max_records=3))
+    seen += numbers(client.poll(60_000, max_records=3))
     seen += [int(next(loop).value) for _ in range(5)]
     assert seen == list(range(0, COUNT, 2))
 

@@ -49,7 +49,7 @@ def values_and_problems(read: Any, seek: Any) -> tuple[list[bytes], list[tuple[i
             seek(error.next_offset)
         return values[-1:] == [b"f"]
 
-    wait_until(is_done, timeout_s=60)
+    wait_until(is_done)
     return values, problems
 
 
@@ -84,7 +84,7 @@ def test_a_consumer_goes_on_if_told_to(
                 values.extend(consumer.poll_columns(500).column("value").to_pylist())
             return consumer.position(poisoned) == END
 
-        wait_until(is_done, timeout_s=60)
+        wait_until(is_done)
     assert values == READABLE
     for first, after in PROBLEMS:
         assert any(f"poisoned, partition 0: offsets {first} to {after - 1} cannot" in text for text in warnings(caplog))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from oncelog.storage.folder_lock import FolderLock
 from oncelog.storage.log_dir import LogDir
-from tests.descriptors import open_descriptors
+from tests.descriptors import open_descriptors_of_files
 from tests.unit.storage.log_harness import NOW_MS, SMALL, append, append_txn, end_txn, new_log, ranges
 
 
@@ -20,21 +20,21 @@ def crash_everything(folder: Path) -> None:
 
 
 def test_what_a_crash_leaves_open_is_closed(tmp_path: Path) -> None:
-    before = open_descriptors()
+    before = open_descriptors_of_files()
     crash_everything(tmp_path)
-    assert open_descriptors() == before
+    assert open_descriptors_of_files() == before
     FolderLock(tmp_path / "data").release()
 
 
 def test_what_others_have_open_stays_open(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     append(log)
-    before = open_descriptors()
+    before = open_descriptors_of_files()
     (tmp_path / "crashed").mkdir()
     crash_everything(tmp_path / "crashed")
-    assert open_descriptors() == before
+    assert open_descriptors_of_files() == before
     append(log)
-    assert open_descriptors() == before
+    assert open_descriptors_of_files() == before
     assert ranges(log) == [(0, 0), (1, 1)]
 
 

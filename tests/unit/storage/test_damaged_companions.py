@@ -18,7 +18,7 @@ from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_dir import LogDir
 from oncelog.storage.segment_notes import FILE_NAME as NOTES
 from oncelog.storage.time_lookup import first_record_from, latest_record
-from tests.descriptors import open_descriptors
+from tests.descriptors import open_descriptors_of_files
 from tests.unit.storage.damage import Damage, damaged_copies
 from tests.unit.storage.log_harness import (
     NOW_MS,
@@ -288,19 +288,19 @@ def test_checkpoints_of_kafka_are_believed(tmp_path: Path) -> None:
 
 
 def test_checks_leave_no_descriptors(tmp_path: Path) -> None:
-    before = open_descriptors()
+    before = open_descriptors_of_files()
     log = new_log(tmp_path, CONFIG)
     fill(log)
     log.close()
     again = reopened(log.folder, True, 0, log.recovery_point)
     facts(again)
     again.close()
-    assert open_descriptors() == before
+    assert open_descriptors_of_files() == before
 
 
 def test_an_offset_index_that_is_rebuilt_while_the_time_index_is_checked_leaves_no_descriptors(tmp_path: Path) -> None:
     """The check looks a batch up, finds the offset index wrong and replaces both, which are then the ones to use."""
-    before = open_descriptors()
+    before = open_descriptors_of_files()
     log = new_log(tmp_path, LogConfig(index_interval_bytes=100))
     for number in range(6):
         append(log, batch(2, timestamp=NOW_MS + number))
@@ -313,7 +313,7 @@ def test_an_offset_index_that_is_rebuilt_while_the_time_index_is_checked_leaves_
     assert first is again.segments[0].offset_index
     assert read_all(again)
     again.close(clean=False)
-    assert open_descriptors() == before
+    assert open_descriptors_of_files() == before
 
 
 def test_an_epoch_that_starts_behind_its_first_batch_is_noticed(tmp_path: Path) -> None:

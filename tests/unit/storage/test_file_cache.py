@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from oncelog.storage.file_cache import FileCache, FileHandle
-from tests.descriptors import open_descriptors
+from tests.descriptors import open_descriptors_of_files
 from tests.unit.storage.no_descriptors import no_descriptor_left
 
 
@@ -28,14 +28,14 @@ def content(handle: FileHandle) -> bytes:
 def test_any_number_of_files_is_read_through_few_descriptors(tmp_path: Path) -> None:
     cache = FileCache(4)
     files = handles(tmp_path, cache, 50)
-    before = open_descriptors()
+    before = open_descriptors_of_files()
     for _ in range(2):
         for number, handle in enumerate(files):
             assert content(handle) == str(number).encode()
             assert len(cache) <= 4
-    assert open_descriptors() == before + 4
+    assert open_descriptors_of_files() == before + 4
     cache.close_all()
-    assert open_descriptors() == before
+    assert open_descriptors_of_files() == before
 
 
 def test_file_in_use_is_not_closed_for_one_that_is_not(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from oncelog.storage.deletions import unlink_all
 from oncelog.storage.log import Log, Origin
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.log_dir import CheckpointResult, LogDir, LogDirError
-from tests.descriptors import open_descriptors
+from tests.descriptors import open_descriptors_of_files
 from tests.unit.storage.log_harness import (
     NOW_MS,
     SMALL,
@@ -145,10 +145,10 @@ def test_descriptors_are_given_back_when_a_log_cannot_be_opened(tmp_path: Path) 
             raise RuntimeError("this log cannot be opened")
         return SMALL
 
-    before = open_descriptors()
+    before = open_descriptors_of_files()
     with pytest.raises(RuntimeError, match="cannot be opened"):
         start(tmp_path, config_for=config_for)
-    assert open_descriptors() == before
+    assert open_descriptors_of_files() == before
     start(tmp_path).abandon()
 
 
@@ -593,7 +593,7 @@ def test_foreign_folders_are_left_alone(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 def test_thousand_writes_to_many_partitions_need_few_descriptors(tmp_path: Path) -> None:
-    before = open_descriptors()
+    before = open_descriptors_of_files()
     log_dir = start(tmp_path, open_files_max=16)
     logs: list[Log] = []
     for number in range(60):
@@ -602,15 +602,15 @@ def test_thousand_writes_to_many_partitions_need_few_descriptors(tmp_path: Path)
     for _ in range(3):
         for log in logs:
             log.append(data, leader_epoch=0, origin=Origin.CLIENT, now_ms=NOW_MS)
-    assert open_descriptors() <= before + 16 + 2
+    assert open_descriptors_of_files() <= before + 16 + 2
     assert all(ranges(log) == [(0, 1), (2, 3), (4, 5)] for log in logs)
     log_dir.close({})
-    assert open_descriptors() == before
+    assert open_descriptors_of_files() == before
 
 
 def test_transaction_indexes_count_among_the_open_files(tmp_path: Path) -> None:
     """Connections get what these leave: together they must keep to it."""
-    before = open_descriptors()
+    before = open_descriptors_of_files()
     log_dir = start(tmp_path, open_files_max=16)
     logs: list[Log] = []
     for number in range(40):
@@ -620,11 +620,11 @@ def test_transaction_indexes_count_among_the_open_files(tmp_path: Path) -> None:
             append_txn(log, 7, sequence)
             end_txn(log, 7, commit=False)
             assert len(log.aborted_transactions(0, log.log_end_offset)) == sequence + 1
-            assert open_descriptors() <= before + 16 + 2
+            assert open_descriptors_of_files() <= before + 16 + 2
     log_dir.checkpoint({})
-    assert open_descriptors() <= before + 16 + 2
+    assert open_descriptors_of_files() <= before + 16 + 2
     log_dir.close({})
-    assert open_descriptors() == before
+    assert open_descriptors_of_files() == before
 
 
 def test_a_second_broker_is_turned_away_although_the_lock_file_was_removed(tmp_path: Path) -> None:

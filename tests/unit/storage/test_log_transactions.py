@@ -13,7 +13,7 @@ from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.txn_index import AbortedTxn
 from oncelog.storage.txn_index_keeper import SegmentGoneError
-from tests.descriptors import open_descriptors
+from tests.descriptors import open_descriptors_of_files
 from tests.unit.storage.log_harness import (
     NOW_MS,
     SMALL,
@@ -199,13 +199,13 @@ def test_raising_the_log_start_does_not_forget_producers_over_a_restart(tmp_path
 def test_descriptors_of_transaction_indexes_are_bounded(tmp_path: Path) -> None:
     log = new_log(tmp_path, SMALL)
     log._place.files._open_files_max = 3
-    before = open_descriptors()
+    before = open_descriptors_of_files()
     for pid in range(1, 40):
         append_txn(log, pid)
         end_txn(log, pid, commit=False)
     assert len(log.segments) > 6
     assert len(log.aborted_transactions(0, log.log_end_offset)) == 39
-    assert open_descriptors() - before <= 2 * 3
+    assert open_descriptors_of_files() - before <= 2 * 3
     log.close()
-    assert open_descriptors() == before
+    assert open_descriptors_of_files() == before
     assert reopen(log).aborted_transactions(0, 1)[0] == (1, 0, 1, 2)
