@@ -95,7 +95,7 @@ def _jar_folder() -> Path:
 _failures: Final[dict[Path, Exception]] = {}
 
 
-def fetched(folder: Path, fetch: Callable[[], None]) -> Path:
+def fetched(folder: Path, fetch: Callable[[], None], *, tries: int = FETCH_TRIES) -> Path:
     """The folder, filled now if it is not there yet: by one process, and again if that fails for a moment.
 
     What has failed for good is not tried by this process again.
@@ -107,18 +107,18 @@ def fetched(folder: Path, fetch: Callable[[], None]) -> Path:
             if folder in _failures:
                 raise _failures[folder]
             folder.mkdir(parents=True, exist_ok=True)
-            _try(folder, fetch)
+            _try(folder, fetch, tries)
             (folder / _MARKER).touch()
     return folder
 
 
-def _try(folder: Path, fetch: Callable[[], None]) -> None:
-    for number in range(1, FETCH_TRIES + 1):
+def _try(folder: Path, fetch: Callable[[], None], tries: int) -> None:
+    for left in reversed(range(tries)):
         try:
             fetch()
             return
         except (RuntimeError, subprocess.SubprocessError) as error:
-            if number == FETCH_TRIES:
+            if not left:
                 _failures[folder] = error
                 raise
             time.sleep(FETCH_PAUSE_S)

@@ -40,7 +40,7 @@ from peers.kafka.jars import (
 __all__ = ["CLUSTER_ID", "KafkaServer", "cache_dir", "free_port", "jars", "java_command", "kafka_available", "run_java"]
 
 CLUSTER_ID: Final = "b25jZWxvZy1wZWVyLTAwMQ"
-READY_TIMEOUT_S: Final = 180.0
+READY_TIMEOUT_S: Final = 420.0
 STOP_TIMEOUT_S: Final = 120.0
 _POLL_S: Final = 0.05
 _EXIT_TERMINATED: Final = 128 + signal.SIGTERM
@@ -153,6 +153,9 @@ class KafkaServer:
             "share.coordinator.state.topic.replication.factor": "1",
             "share.coordinator.state.topic.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
+            # A node that is alone hears its own heartbeats late on a busy machine, and would fence itself. One that is
+            # killed waits for so long when it starts again, unless it has a shorter session.
+            **({"broker.session.timeout.ms": "60000"} if self._roles == "broker,controller" else {}),
             **({"controller.quorum.voters": self.voters} if self.voters else {}),
             **self._extra,
         }

@@ -143,8 +143,8 @@ def test_apache_kafka_goes_on_with_the_folder_and_the_node_with_what_kafka_left(
     node.stop(clean=clean)
     if clean:
         assert check_data_dir(tmp_path / "data") == []
-    # Where nobody was killed, nobody is fenced: see below what that would do.
-    session = {"broker.session.timeout.ms": "60000"} if clean else {}
+    # Only the broker of before, if it was killed, is to be fenced: see below what that does.
+    session = {} if clean else {"broker.session.timeout.ms": "9000"}
     kafka = KafkaServer(tmp_path, properties={**SETTINGS, **session})
     kafka.voters = kafka.voter
     with kafka:

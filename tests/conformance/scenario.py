@@ -44,6 +44,8 @@ MEMBER_ID_REQUIRED: Final = 79
 NO_TOPIC_ID: Final = "00000000-0000-0000-0000-000000000000"
 BUSY_TIMEOUT_S: Final = 180.0
 PAUSE_S: Final = 0.01
+LOOK_AGAIN_S: Final = 0.1
+"""Where a time-out is waited for."""
 THIS_YEAR_MS: Final = 1_750_000_000_000
 """Records of scenarios are older than this; a later timestamp is the broker's own."""
 UNFINISHED_STATES: Final = ("PrepareCommit", "PrepareAbort", "PrepareEpochFence")
@@ -226,7 +228,7 @@ class Runner:
             wanted = step.until is None or all(at_path(answer, path) == value for path, value in step.until.items())
             if (wanted and not _is_busy(step.api, answer)) or time.monotonic() > deadline:
                 return answer
-            time.sleep(PAUSE_S)
+            time.sleep(PAUSE_S if wanted else LOOK_AGAIN_S)
 
     def _await_completion(self, transactional_id: str) -> None:
         deadline = time.monotonic() + BUSY_TIMEOUT_S
