@@ -18,7 +18,7 @@ from peers.kafka.kafka import KafkaServer, kafka_available
 from peers.spark.connector import connector_jars
 from tests.spark.brokers import SHARED, BrokerChoice
 from tests.spark.home import make_unzipped_home
-from tests.spark.kafka import Kafka
+from tests.spark.kafka import PATIENCE_S, Kafka
 from tests.spark.pipeline import Pipeline
 
 QUIET = {
@@ -74,7 +74,7 @@ def end_jvm(session: Any, error_file: Path) -> None:
     session.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()
-    gateway.proc.wait(60)
+    gateway.proc.wait(PATIENCE_S)
     SparkContext._gateway = SparkContext._jvm = None
 
 

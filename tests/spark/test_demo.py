@@ -44,6 +44,7 @@ RECORDS = 3000
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(1800)
 def test_the_demo_survives_its_kills_and_proves_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unzipped_home: Path
 ) -> None:
@@ -165,7 +166,7 @@ def test_a_query_waits_for_its_kill_only_when_asked(tmp_path: Path) -> None:
     wait_until(lambda: hold.is_held("exactly-once"))
     assert waiting.is_alive()
     hold.release()
-    waiting.join(10)
+    waiting.join(60)
     assert not waiting.is_alive()
     assert list(tmp_path.iterdir()) == []
 

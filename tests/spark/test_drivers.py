@@ -19,9 +19,10 @@ from tests.spark.kafka import Kafka
 from tests.spark.test_cluster import run_driver, start_driver
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
 
-PATIENCE_S = 240
+PATIENCE_S = 900
+"""A driver starts a JVM, which takes minutes on a busy machine."""
 
 
 class Drivers:

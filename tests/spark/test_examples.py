@@ -21,7 +21,7 @@ from oncelog.spark.standalone_cluster import spark_home
 from tests.spark.conftest import QUIET
 from tests.spark.kafka import Kafka
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(2000)]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "spark"
 Name = Callable[[str], str]
@@ -70,7 +70,7 @@ def test_what_cannot_be_read_goes_to_the_dead_letters(spark: Any, kafka: Kafka, 
 
 def run_program(*command: str) -> None:
     environment = {**os.environ, "JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": sys.executable}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -104,7 +104,7 @@ def test_a_first_batch_from_committed_counts_in_the_state_although_the_group_has
     assert as_table(pipeline) == {b"all": 110}
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 def test_a_driver_killed_in_its_first_batch_from_committed_is_followed_by_one_with_the_same_state(
     kafka: Kafka, name: Callable[[str], str], checkpoint: str
 ) -> None:

@@ -1,4 +1,5 @@
-"""Queries and a consumer of one group, step by step in any order, with crashes: what is read is written once.
+"""Queries, a consumer and somebody who deletes offsets, step by step in any order, with crashes: what is read is
+written once.
 
 Each history comes from a seed. The steps are those of the sink between two requests, judged by the code of the sink;
 Spark and the broker are a few lines.
@@ -53,12 +54,14 @@ class Query:
     written: Reads = field(default_factory=Counter)
     driver: Iterator[None] | None = None
     is_fenced: bool = False
+    in_doubt: bool = False
+    """The answer to a commit was lost, and its driver is about to ask the group."""
 
 
 class History:
-    def __init__(self, seed: int, *, consumer: bool) -> None:
+    def __init__(self, seed: int, *, consumer: bool, deletions: bool) -> None:
         self.chance = random.Random(seed)
-        self.consumer = consumer
+        self.consumer, self.deletions = consumer, deletions
         self.ends: Offsets = dict.fromkeys(THERE, 0)
         self.group: Group = {}
         self.clock = 0
@@ -79,12 +82,23 @@ class History:
             elif place < 0.25 and self.consumer:
                 partition = self.chance.choice(list(self.ends))
                 self.group[partition] = OffsetAndMetadata(self.chance.randint(0, self.ends[partition]), "")
+            elif place < 0.28 and self.deletions and self.group:
+                self._delete()
             else:
                 self._step_of(self.chance.choice(self.queries))
 
+    def _delete(self) -> None:
+        """The group, or the offset of one partition. What the page says of batches in doubt is left out."""
+        if any(query.in_doubt for query in self.queries):
+            return
+        if self.chance.random() < 0.5:
+            self.group.clear()
+        else:
+            del self.group[self.chance.choice(list(self.group))]
+
     def _step_of(self, query: Query) -> None:
         if query.driver is None:
-            query.driver, query.is_fenced = self._driver(query), False
+            query.driver, query.is_fenced, query.in_doubt = self._driver(query), False, False
         try:
             if self.chance.random() < 0.08:
                 raise Ended
@@ -106,6 +120,7 @@ class History:
             batch = replace(batch, planned_before=batch.batch_id < began)
             known = dict(self.group) if known is None else known
             tried_on = tried[1] if tried is not None and tried[0] == batch.batch_id else None
+            query.in_doubt = False
             if self._verdict(query, batch, known, tried_on, has_committed=has_committed) is Verdict.WRITE:
                 offsets = offsets_to_commit(batch, None, query.name)
                 if others := writers_before(batch, known, None, query.name):
@@ -128,7 +143,7 @@ class History:
                     continue
                 self._commit(query, batch, committing)
                 if self.chance.random() < 0.15:
-                    known = None  # the answer is lost
+                    known, query.in_doubt = None, True  # the answer is lost
                     continue
                 known, has_committed = {**known, **committing}, True
             yield
@@ -180,10 +195,16 @@ class History:
             raise Ended
         self.group.update(offsets)
         query.written.update(_written_by(query, batch))
-        # What the page says of the first batch and of those who put the group back to what it was.
-        if self.consumer and batch.is_first_to_commit:
+        if self._may_be_written_twice(batch):
             query.written = Counter(set(query.written))
         assert not query.written or max(query.written.values()) == 1, "written twice"
+
+    def _may_be_written_twice(self, batch: MicroBatch) -> bool:
+        """What the page says of those who put the group back to what it was before a batch, or delete what it left."""
+        if batch.is_first_to_commit:
+            return self.consumer or self.deletions
+        noted = {min(batch.end), *(p for p, end in batch.end.items() if (batch.start or {})[p] != end)}
+        return self.deletions and noted <= batch.appeared
 
 
 def _written_by(query: Query, batch: MicroBatch) -> Reads:
@@ -193,11 +214,12 @@ def _written_by(query: Query, batch: MicroBatch) -> Reads:
     return Counter({("batch", batch.batch_id): 1}) if query.keeps_state and not read else Counter(read)
 
 
+@pytest.mark.parametrize("deletions", [False, True], ids=["", "deletions"])
 @pytest.mark.parametrize("consumer", [False, True], ids=["queries", "queries and a consumer"])
-def test_whatever_comes_between_a_query_writes_all_it_notes_and_nothing_twice(consumer: bool) -> None:
+def test_whatever_comes_between_a_query_writes_all_it_notes_and_nothing_twice(consumer: bool, deletions: bool) -> None:
     noted = 0
     for seed in range(2000):
-        history = History(seed, consumer=consumer)
+        history = History(seed, consumer=consumer, deletions=deletions)
         try:
             history.play()
         except AssertionError as error:

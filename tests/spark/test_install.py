@@ -72,7 +72,7 @@ def clean_python(tmp_path: Path) -> Path:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2000)
 def test_a_query_with_timers_runs_from_a_clean_install(
     kafka: Kafka, name: Callable[[str], str], checkpoint: str, clean_python: Path
 ) -> None:
@@ -83,7 +83,7 @@ def test_a_query_with_timers_runs_from_a_clean_install(
     program = [str(clean_python), timers.__file__, kafka.servers, source, target, checkpoint]
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "PYSPARK"))}
     environment["JAVA_HOME"] = str(use_java().home)
-    ran = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=800, check=False)
+    ran = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=1800, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
     # The second batch moves the time past the timer that the first has set, and nothing past its own.
     assert kafka.values(target) == [b"8"]

@@ -123,5 +123,5 @@ def test_a_temporary_folder_that_others_could_have_made_is_not_used(
 
 def test_without_pyspark_the_pipeline_names_its_extra() -> None:
     program = "import sys; sys.modules['pyspark'] = None; import oncelog.spark; oncelog.spark.session()"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert done.stderr.endswith("ModuleNotFoundError: session needs Spark: pip install 'oncelog[spark]'\n")

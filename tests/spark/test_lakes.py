@@ -21,7 +21,7 @@ from tests.spark.test_cluster import start_driver
 from tests.spark.test_drivers import is_stopped
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 LONG = pytest.mark.long
 SLOW = pytest.mark.timeout(3600)  # it starts one Spark after the other
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"

@@ -19,6 +19,7 @@ sleep 600 &
 wait
 """
 """As master and workers are for their owner, in no time: processes that say when they are ready, and start others."""
+NAMES = ("master.Master", "worker.Worker", "sleep 600", "oncelog.spark.demo.driver")
 PROGRAM = """
 import sys, time
 from pathlib import Path
@@ -49,18 +50,21 @@ def test_the_end_of_their_owner_ends_master_worker_and_driver(tmp_path: Path) ->
     script.write_text(SPARK_CLASS)
     script.chmod(0o755)
     left: dict[int, str] = {}
-    with subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE) as owner:
-        try:
-            assert owner.stdout is not None
-            assert owner.stdout.readline() == b"up\n"
-            left = descendants(owner.pid)
-        finally:
-            owner.kill()
+
+    def all_run() -> bool:
+        left.update(descendants(owner.pid))
+        return all(any(name in command for command in left.values()) for name in NAMES)
+
     try:
-        for name in ("master.Master", "worker.Worker", "sleep 600", "oncelog.spark.demo.driver"):
-            assert any(name in command for command in left.values()), left
-        wait_until(lambda: not any(map(runs, left)), f"something is left of {left}", timeout_s=30)
+        with subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE) as owner:
+            try:
+                assert owner.stdout is not None
+                assert owner.stdout.readline() == b"up\n"
+                wait_until(all_run, f"not all of {NAMES} have come to run")
+            finally:
+                owner.kill()
+        wait_until(lambda: not any(map(runs, left)), f"something is left of {left}")
     finally:
-        for pid in left:
+        for pid in filter(runs, left):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

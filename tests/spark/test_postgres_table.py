@@ -17,6 +17,7 @@ from oncelog.core import failpoints
 from oncelog.spark.resume import CannotResume
 from oncelog.spark.source_options import OptionError
 from tests.connect.postgres import PostgresServer, postgres_server
+from tests.spark.kafka import PATIENCE_S
 
 pytestmark = pytest.mark.spark
 LONG = pytest.mark.long
@@ -51,7 +52,7 @@ class Lines:
         frame = self._spark.readStream.schema(schema).json(str(self.folder / "in"))
         writer = oncelog.spark.write_stream_to_postgres(frame, url=self.url, table=table, sink="lines", **given)
         query = writer.option("checkpointLocation", str(self.folder / checkpoint)).trigger(availableNow=True).start()
-        query.awaitTermination(60)
+        query.awaitTermination(PATIENCE_S)
         assert not query.isActive
 
     def ids(self) -> list[int]:

@@ -500,6 +500,11 @@ def test_a_batch_of_partitions_that_appeared_was_not_committed_where_they_have_n
     # Another query may have begun with them, and put them back to where the batch began.
     with pytest.raises(CannotResume, match="was run before and may have been written"):
         verdict(one, {**own, **committed("other", 0, {P0: 0, P2: 0})})
+    # Where other offsets were deleted, theirs may have been as well.
+    further = batch(4, {P0: 0, P1: 12, P2: 7}, {P0: 0, P1: 10, P2: 7}, planned_before=True, appeared=frozenset({P0}))
+    assert verdict(further, committed("q", 3, {P1: 10, P2: 7})) is Verdict.WRITE
+    with pytest.raises(CannotResume, match="its offset of orders-1 was deleted"):
+        verdict(further, committed("q", 3, {P2: 7}))
     # In a group that has no note of the query, that tells nothing.
     with pytest.raises(CannotResume, match="was run before and may have been written"):
         verdict(one, by_consumer({P1: 10}))

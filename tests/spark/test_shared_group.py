@@ -17,7 +17,7 @@ from oncelog.core import failpoints
 from oncelog.security.acl import Acl, Operation, Pattern, Permission, Resource
 from oncelog.testing import broker
 from tests.spark.brokers import APACHE, SHARED, on_brokers
-from tests.spark.kafka import Kafka
+from tests.spark.kafka import PATIENCE_S, Kafka
 from tests.spark.pipeline import Pipeline
 from tests.spark.test_sink_failures import crash_in_the_sink, lose_a_commit, lose_the_answer_to_a_commit
 
@@ -39,7 +39,7 @@ def hold_at(point: str) -> tuple[threading.Event, threading.Event]:
 
     def hold() -> None:
         held.set()
-        assert go_on.wait(120)
+        assert go_on.wait(2 * PATIENCE_S)
 
     failpoints.arm(f"spark.sink.{point}", failpoints.on_nth_hit(1, hold))
     return held, go_on
@@ -90,7 +90,7 @@ def test_a_first_batch_that_another_query_commits_over_is_not_written_again(
     looked, go_on = hold_at("after_last_look")
     pipeline.kafka.send(pipeline.source, HUNDRED[:50], partition=0)
     other = second.start()
-    assert looked.wait(60)
+    assert looked.wait(PATIENCE_S)
     pipeline.kafka.send(pipeline.source, HUNDRED[50:], partition=0)
     pipeline.options["startingOffsets"] = json.dumps({pipeline.source: {"0": 50, "1": 0}})
 
@@ -252,11 +252,11 @@ def test_a_batch_of_a_new_partition_that_another_query_commits_over_is_not_writt
     rows = reader.options(**pattern).load().select("key", "value")
     pipeline.kafka.send(pipeline.source, HUNDRED[:50])
     query = pipeline.start(rows, processingTime="0 seconds")
-    assert began.wait(60)
+    assert began.wait(PATIENCE_S)
     second.source = pipeline.kafka.create(f"a-{pipeline.source}")
     looked, commit_over = hold_at("after_last_look")
     other = second.start()
-    assert looked.wait(60)
+    assert looked.wait(PATIENCE_S)
     pipeline.kafka.send(second.source, HUNDRED[50:])
     crash_in_the_sink(monkeypatch, "after_commit", 2)
     go_on.set()
@@ -277,7 +277,7 @@ def test_a_query_that_goes_on_for_another_fences_it(pipeline: Pipeline, second: 
     looked, go_on = hold_at("after_last_look")
     pipeline.kafka.send(pipeline.source, HUNDRED[50:], partition=0)
     first = pipeline.start()
-    assert looked.wait(60)
+    assert looked.wait(PATIENCE_S)
     second.target = pipeline.target
     second.options |= {"startingOffsets": "committed", "kafka.group.id": pipeline.id}
     try:

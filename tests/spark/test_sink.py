@@ -23,7 +23,7 @@ from oncelog.spark.transactor import Transactor
 from oncelog.testing import broker
 from peers.spark.connector import connector_jars
 from tests.spark.brokers import APACHE, OLDER, on_brokers, on_every_broker, with_values
-from tests.spark.kafka import Kafka
+from tests.spark.kafka import PATIENCE_S, Kafka
 from tests.spark.pipeline import Pipeline
 from tests.waiting import wait_until
 
@@ -377,7 +377,7 @@ def test_writing_with_the_format_says_which_call_to_use(pipeline: Pipeline, spar
     with pytest.raises(
         Exception, match=r'writeStream\.format\("oncelog"\) does not write.*oncelog\.spark\.write_stream'
     ):
-        writer.start().awaitTermination(60)
+        writer.start().awaitTermination(PATIENCE_S)
 
 
 @pytest.mark.parametrize("trigger", ["continuous", "realTime"])

@@ -32,7 +32,7 @@ from oncelog.spark.write_job import Written
 from oncelog.testing import BrokerProcess, broker
 from tests.spark.broken_task import breaking_once
 from tests.spark.brokers import on_every_broker, with_values
-from tests.spark.kafka import Kafka
+from tests.spark.kafka import PATIENCE_S, Kafka
 from tests.spark.pipeline import Pipeline
 from tests.waiting import wait_until
 
@@ -365,7 +365,7 @@ def test_of_two_queries_with_one_transactional_id_the_older_stops(loaded: Pipeli
     wait_until(lambda: second.recentProgress)
     loaded.kafka.send(loaded.source, [(b"more", b"more")])
     with pytest.raises(Exception, match="If a second query uses the same transactional id or the same group"):
-        first.awaitTermination(60)
+        first.awaitTermination(PATIENCE_S)
     assert second.isActive
     second.stop()
 

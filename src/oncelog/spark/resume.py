@@ -292,7 +292,7 @@ def _is_untold(
     """Whether a batch without a note may have had one: it was run before, and nothing is left where it would be.
 
     Where an older note of the query is, the batch was not committed; nor where there is no offset, if there was none
-    before. `is_known`: the group has notes of the query at all, so that it was not deleted.
+    before and nothing else was deleted. `is_known`: the group has notes of the query at all, so that not all were.
     """
     if not batch.planned_before and tried_on is None:
         return False
@@ -301,8 +301,8 @@ def _is_untold(
         had = tried_on.keys()
     elif is_known:
         had = (batch.start or {}).keys() - batch.appeared
-    noted = _noted_places(batch, places)
-    return not any(_is_own(batch, committed[p]) if p in committed else p not in had for p in noted)
+    noted, is_whole = _noted_places(batch, places), all(p in committed for p in places if p in had)
+    return not any(_is_own(batch, committed[p]) if p in committed else is_whole and p not in had for p in noted)
 
 
 def _check_new_checkpoint(
@@ -459,7 +459,8 @@ def _forgotten(batch: MicroBatch, group: str) -> str:
 
 
 def _no_trace(batch: MicroBatch, committed: Committed, places: Collection[TopicPartition], group: str) -> str:
-    place = min(_noted_places(batch, places))
+    noted = _noted_places(batch, places)
+    place = min(noted - batch.appeared or noted)
     what = "was deleted"
     if place in committed:
         what = f"is {committed[place].offset} now, which somebody else has committed"
