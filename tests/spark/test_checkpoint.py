@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from oncelog.spark import lake_sink, postgres_table, sink
 from oncelog.spark.checkpoint import DEFAULT_LOCATION, is_made_up
+from oncelog.spark.micro_batch import MicroBatch
+from oncelog.spark.resume import NewCheckpoint
+from oncelog.spark.source_options import OptionError
 from tests.spark.pipeline import Pipeline
 
 RANDOM = "0b5f7f0e-4ad1-4a56-8f6e-5b3f6a2c9d10"
@@ -33,6 +40,25 @@ RANDOM = "0b5f7f0e-4ad1-4a56-8f6e-5b3f6a2c9d10"
 )
 def test_folders_that_spark_made_up(checkpoint: str, default: str | None, name: str | None, made_up: bool) -> None:
     assert is_made_up(checkpoint, default_location=default, query_name=name) is made_up
+
+
+NOWHERE: Any = None
+SINKS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "topics": (sink, lambda spark: sink.ExactlyOnceSink(spark, NOWHERE)),
+    "lake": (lake_sink, lambda spark: lake_sink.LakeSink(spark, NOWHERE, "s", NewCheckpoint.REFUSE)),
+    "postgres": (postgres_table, lambda spark: postgres_table.PostgresTableSink(spark, NOWHERE, NewCheckpoint.REFUSE)),
+}
+
+
+@pytest.mark.parametrize(("module", "make"), SINKS.values(), ids=SINKS.keys())
+def test_no_sink_writes_without_a_checkpoint_that_is_found_again(
+    module: Any, make: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = MicroBatch("q", 0, f"file:/tmp/temporary-{RANDOM}", None, {})
+    monkeypatch.setattr(module, "running_batch", lambda *_: batch)
+    spark = SimpleNamespace(conf=SimpleNamespace(get=lambda _, default: default))
+    with pytest.raises(OptionError, match=r"no checkpointLocation.*Give it one"):
+        make(spark)(None, 0)
 
 
 @pytest.mark.spark
