@@ -57,8 +57,8 @@ from oncelog.protocol.messages.cluster_metadata import (
 from oncelog.protocol.schema import Message
 
 ENDS: Final = (EndTransactionRecord, AbortTransactionRecord)
-"""Records that may take many steps. All others take one. Where thousands come, their types are looked at: messages have a
-metaclass, which `isinstance` asks each time."""
+"""Records that may take many steps. All others take one. Where thousands come, their types are looked at: messages have
+a metaclass, which `isinstance` asks each time."""
 
 K = TypeVar("K")
 V = TypeVar("V")
