@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oncelog.cluster.follower import FetchLimits, LeaderFetcher
+from oncelog.cluster.cluster_config import FetchLimits
+from oncelog.cluster.follower import LeaderFetcher
 from oncelog.cluster.follower_session import FollowedPartition
 from oncelog.cluster.isr_changes import IsrChanges, PartitionKey
 from oncelog.cluster.partition import CommitPolicy, EndOfLog, Partition

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oncelog.cli.console_process import check_console_address, console_process
 from oncelog.cli.extras import require_extra
 from oncelog.cli.parsing import Choice, NewPath
 from oncelog.core.config import Settings
@@ -79,8 +78,11 @@ def serve_command(
     from oncelog.server.operator_log import set_up_logging
     from oncelog.server.server import NO_USERS
 
+    gc.freeze()  # else the next object has all of them looked at
     gc.enable()
     if console_listen is not None:
+        from oncelog.cli.console_process import check_console_address
+
         check_console_address(console_listen)
     set_up_logging(log_level, log_format)
     start = server_main.Start(
@@ -108,6 +110,8 @@ def serve_command(
                 click.echo(f"{server_main.READY} {address}")
                 sys.stdout.flush()
                 if console_listen is not None:
+                    from oncelog.cli.console_process import console_process
+
                     client_file = secured.client_file if secured is not None else None
                     # Idle even if the broker has another address than loopback.
                     children.enter_context(console_process(str(address), console_listen, client_file, priority="idle"))

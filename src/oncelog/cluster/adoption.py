@@ -38,7 +38,6 @@ from oncelog.core.topic_settings import known_settings
 from oncelog.protocol.batch import decode_records
 from oncelog.protocol.compiler import decode_versioned
 from oncelog.protocol.messages.cluster_metadata import ProducerIdsRecord, RemoveTopicRecord
-from oncelog.protocol.messages.transaction_log import TransactionLogValue
 from oncelog.protocol.schema import Message
 from oncelog.storage.intact_batches import intact_batches
 from oncelog.storage.log import Log
@@ -264,6 +263,8 @@ def _configs(topic: str, left: LoadedImage | None) -> dict[str, str]:
 
 def _producer_ids_of_transactions(logs: Iterable[Log]) -> Iterator[int]:
     """The producer ids of transactional ids. Some may not have written to any partition yet."""
+    from oncelog.protocol.messages.transaction_log import TransactionLogValue
+
     for partition_log in logs:
         for segment in partition_log.segments:
             for batch in intact_batches(segment, partition_log.log_end_offset):

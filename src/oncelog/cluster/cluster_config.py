@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from oncelog.cluster.follower import FetchLimits
 from oncelog.cluster.lifecycle import Timing
 from oncelog.cluster.node_facts import JOURNAL_FILE
 from oncelog.core.address import Address, parse_address
-from oncelog.core.broker_config import RACK_AWARE_SELECTOR
-from oncelog.core.config import ConfigError, Settings
+from oncelog.core.broker_config import BROKER_CONFIG, RACK_AWARE_SELECTOR
+from oncelog.core.config import ConfigError, Settings, setting
+from oncelog.core.dataclass import dataclass
 from oncelog.core.features import ELR_VERSION, KRAFT_VERSION, METADATA_VERSION, TRANSACTION_VERSION
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.messages.broker_registration import Feature
 from oncelog.storage.meta_properties import MetaPropertiesError, read_meta_properties
 
@@ -31,6 +31,16 @@ FEATURES: Final = tuple(
 groups and streams groups are not served, so their features have to be at 0."""
 _BOOTSTRAP: Final = "controller.quorum.bootstrap.servers"
 _VOTERS: Final = "controller.quorum.voters"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    wait_max_ms: int = setting(BROKER_CONFIG["replica.fetch.wait.max.ms"])
+    response_min_bytes: int = setting(BROKER_CONFIG["replica.fetch.min.bytes"])
+    response_max_bytes: int = setting(BROKER_CONFIG["replica.fetch.response.max.bytes"])
+    max_bytes: int = setting(BROKER_CONFIG["replica.fetch.max.bytes"])
+    backoff_ms: int = setting(BROKER_CONFIG["replica.fetch.backoff.ms"])
+    socket_timeout_ms: int = setting(BROKER_CONFIG["replica.socket.timeout.ms"])
 
 
 class ClusterConfig(NamedTuple):
@@ -73,6 +83,8 @@ def _controllers(settings: Settings) -> list[Address]:
 def refuse_one_node(folder: Path, problem: str) -> None:
     """Raises ConfigError if the folder is one of a node of its own: that has both roles, and goes on with both."""
     if (folder / JOURNAL_FILE).exists():
+        import shlex
+
         split = ["oncelog", "cluster", "split", "--data-dir", str(folder), "--controller-dir", f"{folder}-controller"]
         raise ConfigError(
             f"{folder} belongs to a node of its own, {problem}; or make a cluster of that node by: {shlex.join(split)}"

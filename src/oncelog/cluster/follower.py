@@ -29,15 +29,14 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
+from oncelog.cluster.cluster_config import FetchLimits
 from oncelog.cluster.exchange import Exchange
 from oncelog.cluster.follower_session import FollowedPartition, FollowerSession, Position
-from oncelog.core.broker_config import BROKER_CONFIG
-from oncelog.core.config import setting
-from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NodeId
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.batch import whole_batches
 from oncelog.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData, ReplicaState
 from oncelog.protocol.messages.list_offsets import (
@@ -94,16 +93,6 @@ class Throttle(Protocol):
         """For how long a replica that is behind is not fetched; 0: not at all."""
 
     def record(self, topic: str, partition: int, size_bytes: int) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class FetchLimits:
-    wait_max_ms: int = setting(BROKER_CONFIG["replica.fetch.wait.max.ms"])
-    response_min_bytes: int = setting(BROKER_CONFIG["replica.fetch.min.bytes"])
-    response_max_bytes: int = setting(BROKER_CONFIG["replica.fetch.response.max.bytes"])
-    max_bytes: int = setting(BROKER_CONFIG["replica.fetch.max.bytes"])
-    backoff_ms: int = setting(BROKER_CONFIG["replica.fetch.backoff.ms"])
-    socket_timeout_ms: int = setting(BROKER_CONFIG["replica.socket.timeout.ms"])
 
 
 class State(Enum):

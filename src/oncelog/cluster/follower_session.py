@@ -13,11 +13,12 @@ full one. A leader without sessions answers with id 0, and every request is full
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from oncelog.core.config import INT_MAX
 from oncelog.core.errors import ErrorCode
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 NO_SESSION: Final = 0

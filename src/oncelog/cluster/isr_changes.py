@@ -7,13 +7,14 @@ passes the response or the failure back. A proposal is sent until the controller
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from oncelog.cluster.exchange import Exchange
 from oncelog.cluster.replicas import IsrProposal, ProposalReaction, Replicas
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import NodeId
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,

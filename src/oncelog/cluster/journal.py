@@ -13,10 +13,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import google_crc32c
 
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.storage.log_dir import LogDirError
 
 JournalEntry = dict[str, Any]

@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from oncelog.cluster.metadata_damage import damage_before_the_end
 from oncelog.controller.checkpoint import decode_checkpoint
@@ -20,6 +20,7 @@ from oncelog.controller.metadata_batches import read_batches
 from oncelog.controller.replay import Replay
 from oncelog.core.errors import KafkaError
 from oncelog.core.ids import CLUSTER_METADATA_TOPIC
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.batch import CorruptBatchError
 from oncelog.protocol.messages.cluster_metadata import (
     AbortTransactionRecord,

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from oncelog.cluster.exchange import Exchange
@@ -35,6 +35,7 @@ from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import uuid_to_text
 from oncelog.core.invariant import invariant
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from oncelog.protocol.messages.broker_registration import (
     BrokerRegistrationRequest,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from oncelog.core.errors import KafkaError
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.batch import crc_of, iter_headers
 
 _MAGIC: Final = b"\2"

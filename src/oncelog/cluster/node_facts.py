@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from oncelog.cluster.journal import OWNER_ONLY, JournalEntry, format_line, parse_line
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.storage.atomic_file import replace_file
 
 JOURNAL_FILE: Final = "oncelog-metadata.journal"

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Sequence
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from oncelog.cluster.exchange import Exchange
@@ -36,6 +36,7 @@ from oncelog.controller.metadata_batches import each_record, read_batches, split
 from oncelog.controller.replay import Replay
 from oncelog.core.address import Address
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.core.steps import at_once
 from oncelog.protocol.batch import BatchHeader, whole_batches
 from oncelog.protocol.messages.fetch import (

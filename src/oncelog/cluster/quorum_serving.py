@@ -7,12 +7,13 @@ controller that is not active says who is.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from oncelog.cluster.metadata_log import MetadataLog
 from oncelog.cluster.quorum_log import TOPIC, TOPIC_ID, Leader
 from oncelog.core.errors import ErrorCode
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.messages import describe_quorum as quorum
 from oncelog.protocol.messages import fetch_snapshot as snapshots
 from oncelog.protocol.messages.cluster_metadata import VotersVoter

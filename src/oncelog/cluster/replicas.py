@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum, auto
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from oncelog.cluster.partition_state import PartitionState
 from oncelog.core.broker_config import BROKER_CONFIG
@@ -38,6 +38,7 @@ from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NodeId
 from oncelog.core.invariant import invariant
+from oncelog.core.named_tuple import NamedTuple
 
 UNKNOWN: Final = -1
 """An offset or a broker epoch that nobody has told yet."""

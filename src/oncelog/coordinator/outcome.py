@@ -18,11 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode
 from oncelog.core.ids import NO_PRODUCER_ID, NO_TIMESTAMP, ProducerIdAndEpoch
+from oncelog.core.named_tuple import NamedTuple
 
 ReplyHandle = Callable[[Any], None]
 """Supplied with a request and called by the shell with the answer; a shard only carries it around."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Final, NamedTuple
+from typing import Final
+
+from oncelog.core.named_tuple import NamedTuple
 
 LOOPBACK: Final = "127.0.0.1"
 ALL_ADDRESSES: Final = ("0.0.0.0", "::")

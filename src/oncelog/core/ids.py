@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import uuid
-from typing import Final, NamedTuple, NewType
+from typing import Final, NewType
+
+from oncelog.core.named_tuple import NamedTuple
 
 NodeId = NewType("NodeId", int)
 ProducerId = NewType("ProducerId", int)

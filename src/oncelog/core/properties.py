@@ -14,11 +14,12 @@ from typing import Final
 from oncelog.core.config import ConfigError
 
 _BLANKS: Final = " \t\f"
-_LINE_END: Final = re.compile(r"\r\n|\n|\r")
-_KEY: Final = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*", re.DOTALL)
-_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.)|$)", re.DOTALL)
+# Not compiled here: most brokers start without a file.
+_LINE_END: Final = r"\r\n|\n|\r"
+_KEY: Final = r"(?s)((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*"
+_ESCAPE: Final = r"(?s)\\(?:u([0-9a-fA-F]{4})|(.)|$)"
 _CHARACTERS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_SURROGATES: Final = re.compile("[\ud800-\udfff]")
+_SURROGATES: Final = "[\ud800-\udfff]"
 
 
 class Properties(dict[str, str]):
@@ -50,7 +51,7 @@ def parse_properties(text: str, source: str = "") -> Properties:
     """Raises ConfigError, which names the line. Of a key that is given twice, the last value counts."""
     found = Properties(source)
     for number, line in _logical_lines(text):
-        match = next(_KEY.finditer(line))  # at the start of the line: the pattern matches an empty key too
+        match = next(re.finditer(_KEY, line))  # at the start of the line: the pattern matches an empty key too
         try:
             name, value = _unescaped(match[1]), _unescaped(line[match.end() :])
         except ValueError as error:
@@ -63,7 +64,7 @@ def parse_properties(text: str, source: str = "") -> Properties:
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Lines with what is continued joined, without comments and blank lines, each with the number of its first one."""
     first, pending = 0, ""
-    for number, raw in enumerate(_LINE_END.split(text), 1):
+    for number, raw in enumerate(re.split(_LINE_END, text), 1):
         line = raw.lstrip(_BLANKS)
         if not pending:
             first = number
@@ -90,8 +91,8 @@ def _unescaped(text: str) -> str:
             raise ValueError(f"{text[match.start() : match.start() + 6]} is not \\u and four hex digits")
         return _CHARACTERS.get(other or "", other or "")
 
-    plain = _ESCAPE.sub(character, text) if "\\" in text else text
-    if not _SURROGATES.search(plain):
+    plain = re.sub(_ESCAPE, character, text) if "\\" in text else text
+    if not re.search(_SURROGATES, plain):
         return plain
     try:
         return plain.encode("utf-16", "surrogatepass").decode("utf-16")

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.api_keys import NEVER, ApiKey
 from oncelog.protocol.compiler import decoder, encoder
 from oncelog.protocol.primitives import Readable

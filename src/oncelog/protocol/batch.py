@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import google_crc32c
 
@@ -39,6 +39,7 @@ from oncelog.core.codec import Codec
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import SEQUENCE_MAX
 from oncelog.core.invariant import invariant
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol import compression
 from oncelog.protocol.primitives import MalformedRequest, Readable, append_varlong, read_varlong
 
@@ -228,20 +229,29 @@ def with_max_timestamp(batch: Readable, timestamp_ms: int) -> bytes:
 
 
 def encode_records(records: Iterable[Record]) -> bytearray:
-    """The records section of a batch, uncompressed."""
+    """The records section of a batch, uncompressed. What most records do not have is written without a call."""
     out = bytearray()
     body = bytearray()
-    for record in records:
+    for offset_delta, timestamp_delta, key, value, headers in records:
         body.clear()
         body.append(0)
-        append_varlong(body, record.timestamp_delta)
-        append_varlong(body, record.offset_delta)
-        _append_bytes(body, record.key)
-        _append_bytes(body, record.value)
-        append_varlong(body, len(record.headers))
-        for name, value in record.headers:
-            _append_bytes(body, name.encode())
-            _append_bytes(body, value)
+        if timestamp_delta:
+            append_varlong(body, timestamp_delta)
+        else:
+            body.append(0)
+        append_varlong(body, offset_delta)
+        if key is None:
+            body.append(_NULL)
+        else:
+            _append_bytes(body, key)
+        _append_bytes(body, value)
+        if headers:
+            append_varlong(body, len(headers))
+            for name, header_value in headers:
+                _append_bytes(body, name.encode())
+                _append_bytes(body, header_value)
+        else:
+            body.append(0)
         append_varlong(out, len(body))
         out += body
     return out
@@ -409,8 +419,8 @@ def find_in_records(data: Readable, position: int, parts: Iterable[bytes]) -> bo
 
 
 def _decode_record(section: bytes, cursor: int) -> tuple[Record, int]:
-    """Integers of one byte, and sizes of two, are read in place, which are nearly all: logs of coordinators and of
-    controllers are read record by record at a start."""
+    """Integers of one byte, and sizes and offsets of two, are read in place, which are nearly all: logs of coordinators
+    and of controllers are read record by record at a start."""
     byte = section[cursor]
     if byte < 0x80:
         size, cursor = (byte >> 1) ^ -(byte & 1), cursor + 1
@@ -430,6 +440,8 @@ def _decode_record(section: bytes, cursor: int) -> tuple[Record, int]:
     byte = section[cursor]
     if byte < 0x80:
         offset_delta, cursor = (byte >> 1) ^ -(byte & 1), cursor + 1
+    elif (high := section[cursor + 1]) < 0x80:
+        offset_delta, cursor = (((byte & 0x7F) | (high << 7)) >> 1) ^ -(byte & 1), cursor + 2
     else:
         offset_delta, cursor = read_varlong(section, cursor)
     key, cursor = (None, cursor + 1) if section[cursor] == _NULL else _read_bytes(section, cursor, end)

@@ -276,8 +276,12 @@ def _rest_of_uvarint(data: Readable, position: int, first: int) -> tuple[int, in
 
 def _tag_head(data: Readable, position: int) -> tuple[int, int, int]:
     """Tag, the position after its value, and the position of its value."""
-    tag, position = read_uvarint(data, position)
-    size, position = read_uvarint(data, position)
+    tag, size = data[position], data[position + 1]
+    if tag < 0x80 and size < 0x80:
+        position += 2
+    else:
+        tag, position = read_uvarint(data, position)
+        size, position = read_uvarint(data, position)
     end = position + size
     if end > len(data):
         raise MalformedRequest(f"tag {tag} claims {size} bytes, {len(data) - position} are left")

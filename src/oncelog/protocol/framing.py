@@ -13,8 +13,9 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.api import request_header_version
 from oncelog.protocol.decoder import skip_tags
 from oncelog.protocol.primitives import MalformedRequest, Readable, read_uvarint

@@ -19,6 +19,7 @@ are dataclasses whose every field has a default, which is what a call of a field
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, dataclass_transform
 
@@ -132,7 +133,7 @@ def struct(
     cls: type[Message], *, since: int = 0, until: int = VERSION_MAX, nullable: bool = False, tag: int | None = None
 ) -> Any:
     """A struct in place. The default of a nullable one is null, as everywhere in Kafka."""
-    default = None if nullable else cls.SHARED_DEFAULT or FRESH
+    default = None if nullable else _shared_default(cls) or FRESH
     null = 0 if nullable else NEVER
     return Field(kind="struct", default=default, since=since, until=until, nullable_since=null, tag=tag, struct=cls)
 
@@ -164,9 +165,7 @@ class MessageMeta(type):
         )
         if fields:
             namespace["__init__"] = _init_when_used(fields)
-        cls = super().__new__(mcs, name, bases, namespace)
-        cls.SHARED_DEFAULT = _make_shared_default(cls, fields)  # type: ignore[attr-defined]  # declared in Message
-        return cls
+        return super().__new__(mcs, name, bases, namespace)
 
 
 def _init_when_used(fields: Mapping[str, Field]) -> Any:
@@ -196,16 +195,17 @@ def _make_init(fields: Mapping[str, Field]) -> Any:
     return scope["__init__"]
 
 
-def _make_shared_default(cls: type, fields: Mapping[str, Field]) -> Any:
+@cache
+def _shared_default(cls: type[Message]) -> Any:
     """One read-only instance of a struct of scalars, to stand for "left out" without an object per message.
 
     A fetch response has three tagged structs per partition that are almost never set; encoders compare by identity.
     """
-    if not fields or any(field.default is FRESH for field in fields.values()):
+    if not cls.FIELDS or any(field.default is FRESH for field in cls.FIELDS.values()):
         return None
     frozen: Any = type.__new__(MessageMeta, cls.__name__, (cls,), {"__slots__": (), "__setattr__": _refuse_assignment})
     instance = frozen.__new__(frozen)
-    for name, field in fields.items():
+    for name, field in cls.FIELDS.items():
         object.__setattr__(instance, name, field.default)
     return instance
 
@@ -224,7 +224,6 @@ class Message(metaclass=MessageMeta):
     """Of a message, both inclusive. Structs have the versions of the message they are in."""
     FLEXIBLE: ClassVar[int]
     """The first version with compact lengths and tagged fields."""
-    SHARED_DEFAULT: ClassVar[Any]
     DECODERS: ClassVar[dict[int, Callable[..., Any]]]
     ENCODERS: ClassVar[dict[int, Callable[..., Any]]]
 

@@ -15,7 +15,9 @@ import ipaddress
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final
+
+from oncelog.core.named_tuple import NamedTuple
 
 CLUSTER_NAME: Final = "kafka-cluster"
 WILDCARD: Final = "*"

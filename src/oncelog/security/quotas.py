@@ -11,14 +11,14 @@ A rate is measured over ten whole seconds and the one that runs. Who is above it
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from oncelog.core.config import INT_MAX, LONG_MAX
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.security.acl import normal_host
 
 USER: Final = "user"
@@ -152,7 +152,11 @@ class QuotaTable:
 
 def _short(name: str) -> str:
     """The name, or a hash of a long one: clients choose names, and they are kept for an hour."""
-    return name if len(name) <= NAME_CHARS_MAX else hashlib.sha256(name.encode()).hexdigest()
+    if len(name) <= NAME_CHARS_MAX:
+        return name
+    import hashlib  # nearly all names are shorter
+
+    return hashlib.sha256(name.encode()).hexdigest()
 
 
 _REMEMBERED_MAX: Final = 10_000

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from oncelog.cluster.adoption import adopt_folders, complete_internal_topics
 from oncelog.cluster.cluster_config import FEATURES, check_folder
@@ -36,6 +36,7 @@ from oncelog.core.ids import (
     NodeId,
 )
 from oncelog.core.invariant import invariant
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.core.promise import Promise
 from oncelog.core.steps import at_once
 from oncelog.core.topic_settings import BrokerSettings

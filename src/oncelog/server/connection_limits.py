@@ -14,9 +14,10 @@ from __future__ import annotations
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from oncelog.core.config import INT_MAX, ConfigError, Settings
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.security.acl import normal_host
 from oncelog.security.quotas import WINDOW_MS, Rate
 from oncelog.server.memory_budget import connections_max

@@ -18,12 +18,6 @@ from oncelog.core.promise import Promise
 from oncelog.protocol.api import decode_request, encode_response, response_header_version
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.framing import RequestHeader, frame_response, parse_request_header
-from oncelog.protocol.messages.api_versions import (
-    ApiVersion,
-    ApiVersionsResponse,
-    FinalizedFeatureKey,
-    SupportedFeatureKey,
-)
 from oncelog.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from oncelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from oncelog.protocol.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
@@ -35,7 +29,6 @@ from oncelog.server.context import HANG_UP, HangUp, Peer, RequestContext
 from oncelog.server.controller_node import ControllerNode
 from oncelog.server.dispatch import DECODED_HERE_BYTES_MAX, Answer, Buffers, UnservedRequest, is_long
 from oncelog.server.forwarding import FORWARDED
-from oncelog.server.handlers.h18_api_versions import WITH_LEVEL_ZERO
 from oncelog.server.quotas import Quotas
 from oncelog.server.turns import Turns
 
@@ -44,6 +37,7 @@ if TYPE_CHECKING:
 
     from oncelog.core.clock import Scheduler
     from oncelog.core.worker import OneAtATime
+    from oncelog.protocol.messages.api_versions import ApiVersionsResponse
     from oncelog.server.large_requests import LargeRequests
     from oncelog.server.memory_budget import MemoryBudget
 
@@ -229,6 +223,14 @@ class ControllerFront:
         return self._node.ask(request, context).map(finished)
 
     def _api_versions(self, version: int = 0, *, is_known: bool) -> ApiVersionsResponse:
+        from oncelog.protocol.messages.api_versions import (
+            ApiVersion,
+            ApiVersionsResponse,
+            FinalizedFeatureKey,
+            SupportedFeatureKey,
+        )
+        from oncelog.server.handlers.h18_api_versions import WITH_LEVEL_ZERO
+
         if not is_known:
             versions = ApiKey.API_VERSIONS
             only = ApiVersion(api_key=versions, min_version=versions.first, max_version=versions.last)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import resource
-from typing import Final, NamedTuple
+from typing import Final
+
+from oncelog.core.named_tuple import NamedTuple
 
 RESERVED: Final = 64
 """For the listener, the event loop, clients of the metrics port, the journal, checkpoints and files that are being

@@ -19,17 +19,11 @@ from oncelog.controller.delta import Delta, TopicIdPartition
 from oncelog.controller.partition_image import MIGRATING_DIRECTORY, PartitionImage
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.features import METADATA_VERSION
-from oncelog.protocol.messages.assign_replicas_to_dirs import (
-    AssignedDirectory,
-    AssignedPartition,
-    AssignedTopic,
-    AssignReplicasToDirsRequest,
-    AssignReplicasToDirsResponse,
-)
 from oncelog.server.repeated_errors import RepeatedErrors
 from oncelog.server.turns import Steps
 
 if TYPE_CHECKING:
+    from oncelog.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsResponse
     from oncelog.server.broker import Broker
     from oncelog.server.membership import Membership
 
@@ -52,6 +46,8 @@ class DirectoryReports:
         self._errors = RepeatedErrors(log, logging.WARNING)
 
     def follow(self, delta: Delta) -> Steps[None]:
+        if not self._broker.is_in_cluster:
+            return  # it leads them all, and its own controller gives it their directories
         node = self._broker.node_id
         for key, (_, after) in delta.partitions.items():
             if self._elsewhere:
@@ -70,6 +66,14 @@ class DirectoryReports:
         directory_id = self._broker.log_dir.meta.directory_id
         if not keys or self._is_sent or level < _METADATA_VERSION_MIN or directory_id is None:
             return
+        from oncelog.protocol.messages.assign_replicas_to_dirs import (
+            AssignedDirectory,
+            AssignedPartition,
+            AssignedTopic,
+            AssignReplicasToDirsRequest,
+            AssignReplicasToDirsResponse,
+        )
+
         topics: dict[str, AssignedTopic] = {}
         for key in keys:
             topic = topics.setdefault(key.topic, AssignedTopic(topic_id=key.topic_id))

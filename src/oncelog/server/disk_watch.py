@@ -15,10 +15,11 @@ One that no other broker could lead is better served by reads than by nobody.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from oncelog.cluster.partition import Partition
 from oncelog.core.ids import TopicPartition
+from oncelog.core.named_tuple import NamedTuple
 
 if TYPE_CHECKING:
     from oncelog.server.broker import Broker

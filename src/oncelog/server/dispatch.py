@@ -19,13 +19,13 @@ from oncelog.core.promise import Promise
 from oncelog.protocol.api import Decode, request_decoder, response_encoder, response_header_version
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.framing import RequestHeader, frame_response, parse_request_header
-from oncelog.protocol.messages.api_versions import ApiVersion
 from oncelog.protocol.primitives import MalformedRequest, Readable, TooManyElements
 from oncelog.protocol.schema import Message
 from oncelog.server import handlers
 from oncelog.server.context import HANG_UP, Peer, RequestContext
 
 if TYPE_CHECKING:
+    from oncelog.protocol.messages.api_versions import ApiVersion
     from oncelog.server.broker import Broker
     from oncelog.server.turns import Steps
 
@@ -128,6 +128,8 @@ class Dispatcher:
 
     @cached_property
     def advertised(self) -> list[ApiVersion]:
+        from oncelog.protocol.messages.api_versions import ApiVersion  # nobody asks before the start is over
+
         return [
             ApiVersion(api_key=key, min_version=low, max_version=high) for key, (low, high) in self.versions.items()
         ]

@@ -6,7 +6,7 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from oncelog.cluster.metadata import Topic
 from oncelog.cluster.partition import Partition
@@ -18,11 +18,8 @@ from oncelog.coordinator.outcome import Outcome, Reply, ReplyHandle
 from oncelog.core.clock import Timer
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import GROUP_METADATA_TOPIC
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.core.promise import Promise
-from oncelog.protocol.messages.delete_groups import DeletableGroupResult
-from oncelog.protocol.messages.list_groups import ListedGroup
-from oncelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
-from oncelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from oncelog.server.coordinator_runtime import CoordinatorRuntime, LiveShard
 from oncelog.server.turns import ITEM_BYTES, Steps
 from oncelog.storage.verification_guards import VerificationGuard
@@ -30,14 +27,19 @@ from oncelog.storage.verification_guards import VerificationGuard
 if TYPE_CHECKING:
     from oncelog.coordinator.group.machine import GroupShard
     from oncelog.coordinator.group.responses import OffsetsCommitted
+    from oncelog.protocol.messages.delete_groups import DeletableGroupResult
+    from oncelog.protocol.messages.list_groups import ListedGroup
+    from oncelog.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+    from oncelog.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
     from oncelog.server.broker import Broker
+
+    Commit = OffsetCommitRequest | TxnOffsetCommitRequest
+    CommitAnswer = OffsetCommitResponse | TxnOffsetCommitResponse
 
 log = logging.getLogger("oncelog.groups")
 
 R = TypeVar("R")
 Operation = Callable[["GroupShard", ReplyHandle, int], Outcome]
-Commit = OffsetCommitRequest | TxnOffsetCommitRequest
-CommitAnswer = OffsetCommitResponse | TxnOffsetCommitResponse
 
 
 class GroupRuntime:
@@ -228,6 +230,8 @@ class GroupRuntime:
             return self._being_deleted[group_id].chain(lambda _: self.delete(group_id))
         if not self.shards.has_topic:
             return self.shards.available().chain(lambda _: self.delete(group_id))
+        from oncelog.protocol.messages.delete_groups import DeletableGroupResult
+
         promise: Promise[DeletableGroupResult] = Promise()
 
         def delete_part() -> None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.core.promise import Promise
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.schema import Field, Message

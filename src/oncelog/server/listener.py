@@ -36,7 +36,7 @@ JAAS: Final = "sasl.jaas.config"
 CONTROLLER: Final = "CONTROLLER"
 """The name of the controllers' listener, unless it has another one."""
 REAUTH: Final = "connections.max.reauth.ms"
-_OF_MECHANISM: Final = re.compile(rf"(?P<mechanism>[a-z0-9-]+)\.(?P<key>{re.escape(JAAS)}|{re.escape(REAUTH)})")
+_OF_MECHANISM: Final = rf"(?P<mechanism>[a-z0-9-]+)\.(?P<key>{re.escape(JAAS)}|{re.escape(REAUTH)})"
 _CONNECTION_KEYS: Final = ("max.connections", "max.connection.creation.rate")
 _OAUTH_KEYS: Final = tuple(key.name for key in BROKER_CONFIG if "oauthbearer" in key.name)
 _SASL_KEYS: Final = (
@@ -320,7 +320,7 @@ def _overrides(settings: Settings, bound: Mapping[str, Address]) -> dict[str, di
             raise ConfigError(f"{key}: there is no listener {name.upper()}")
         if rest == _HANDLER and value not in _HANDLERS:
             raise ConfigError(f"{key}: no class is loaded; {_HANDLERS[0]} stands for what is done here")
-        if rest not in (*_OVERRIDES, _HANDLER) and not _OF_MECHANISM.fullmatch(rest):
+        if rest not in (*_OVERRIDES, _HANDLER) and not re.fullmatch(_OF_MECHANISM, rest):
             raise ConfigError(f"{key}: not a setting of listeners here{did_you_mean(rest, _OVERRIDES)}")
         found.setdefault(name.upper(), {})[rest] = str(value)
     return found
@@ -449,7 +449,7 @@ def own_settings(settings: Settings, overrides: Mapping[str, str]) -> Settings:
 def _reauth_ms(own: Settings, name: str, mechanisms: tuple[str, ...], overrides: Mapping[str, str]) -> dict[str, int]:
     found = dict.fromkeys(mechanisms, own.integer(REAUTH))
     for rest, text in overrides.items():
-        match = _OF_MECHANISM.fullmatch(rest)
+        match = re.fullmatch(_OF_MECHANISM, rest)
         if match is not None and match["key"] == REAUTH:
             mechanism = match["mechanism"].upper()
             _check_mechanism(f"{PREFIX}{name.lower()}.{rest}", name, mechanism, mechanisms)

@@ -9,13 +9,14 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from oncelog import __version__
 from oncelog.core import failpoints
 from oncelog.core.address import Address
 from oncelog.core.broker_config import BROKER_CONFIG, check_roles, is_controller, warnings_of
 from oncelog.core.config import ConfigError, Settings
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.core.properties import decode_properties, parse_properties
 from oncelog.server.allocator import collect_garbage_hardly, collect_garbage_rarely, keep_freed_memory
 from oncelog.server.operator_log import set_up_logging

@@ -103,7 +103,7 @@ class MetadataChanges:
         """
         kept = self._broker.partitions.opened(*partition)
         if kept is None and not self._broker.is_in_cluster and not self._has_coordinator(partition):
-            # It takes its role, and its folder is made, when it is first used. Coordinators load theirs at their start.
+            # As `Replication._has_role_when_used`. Coordinators load theirs at their start.
             return None
         is_new_epoch = kept is None or state.leader_epoch != kept.leader_epoch
         if kept is not None:

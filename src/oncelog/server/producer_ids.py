@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import ProducerId
 from oncelog.core.promise import Promise
-from oncelog.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
 if TYPE_CHECKING:
+    from oncelog.protocol.messages.allocate_producer_ids import AllocateProducerIdsResponse
     from oncelog.server.broker import Broker
     from oncelog.storage.log import Log
 
@@ -68,6 +68,11 @@ class ProducerIds:
         if membership is None:
             return Promise.resolved(_refusal("the broker has not joined its cluster yet"))
         self._skip()
+        from oncelog.protocol.messages.allocate_producer_ids import (
+            AllocateProducerIdsRequest,
+            AllocateProducerIdsResponse,
+        )
+
         request = AllocateProducerIdsRequest(broker_id=self._broker.node_id, broker_epoch=membership.lifecycle.epoch)
         answer = membership.ask_controller("producer ids", request, AllocateProducerIdsResponse, _TIMEOUT_MS)
         return answer.map(_block)

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from oncelog.cluster.cluster_config import ClusterConfig
-from oncelog.cluster.follower import LeaderFetcher
-from oncelog.cluster.follower_session import FollowedPartition
 from oncelog.cluster.isr_changes import TIMEOUT_MS, IsrChanges, PartitionKey
 from oncelog.cluster.partition import FOLLOWER_TOKEN, Partition
 from oncelog.cluster.partition_state import PartitionState
@@ -24,10 +22,10 @@ from oncelog.controller.partition_image import PartitionImage
 from oncelog.core.address import Address
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import INTERNAL_TOPICS, NodeId, TopicPartition
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.core.promise import Promise
 from oncelog.protocol.messages.alter_partition import AlterPartitionResponse
 from oncelog.protocol.messages.fetch import FetchResponse
-from oncelog.protocol.messages.list_offsets import ListOffsetsResponse
 from oncelog.protocol.schema import Message
 from oncelog.server.directory_reports import REPORT_INTERVAL_MS, DirectoryReports
 from oncelog.server.disk_watch import LOOK_INTERVAL_MS, DiskWatch
@@ -38,6 +36,7 @@ from oncelog.server.replication_throttle import ReplicationThrottle
 from oncelog.server.turns import Steps
 
 if TYPE_CHECKING:
+    from oncelog.cluster.follower import LeaderFetcher
     from oncelog.server.broker import Broker
 
 log = logging.getLogger("oncelog.server")
@@ -132,8 +131,9 @@ class Replication:
         gone: list[tuple[TopicIdPartition, PartitionImage]] = []
         for key, (before, after) in delta.partitions.items():
             if after is not None and node in after.replicas:
-                state = PartitionState.from_image(after)
-                (led if state.leader == node else followed).append((key, state))
+                if not self._has_role_when_used(key):
+                    state = PartitionState.from_image(after)
+                    (led if state.leader == node else followed).append((key, state))
             elif before is not None and node in before.replicas:
                 # Only these: a topic of the same name may be kept elsewhere now, and the log here is not of that one.
                 gone.append((key, after or before))
@@ -159,6 +159,11 @@ class Replication:
                 yield
         for fetching in self._leaders.values():
             fetching.pump.kick()
+
+    def _has_role_when_used(self, key: TopicIdPartition) -> bool:
+        """On a node that is alone it takes its role, and its folder is made, when it is first used."""
+        is_opened = self._broker.is_in_cluster or self._broker.partitions.opened(key.topic, key.partition) is not None
+        return not is_opened and key.topic not in INTERNAL_TOPICS
 
     def _remove(self, partitions: Sequence[tuple[TopicIdPartition, PartitionImage]]) -> Steps[None]:
         """Give up replicas that this broker no longer keeps. Those of deleted topics are gone by now."""
@@ -212,6 +217,8 @@ class Replication:
 
     def _follow(self, key: TopicIdPartition, partition: Partition) -> None:
         leader = partition.state.leader
+        from oncelog.cluster.follower_session import FollowedPartition
+
         followed = FollowedPartition(key.topic, key.topic_id, key.partition)
         for node, fetching in self._leaders.items():
             if node != leader:
@@ -224,12 +231,19 @@ class Replication:
         fetching.pump.kick()
 
     def follow_none(self, key: TopicIdPartition) -> None:
+        if not self._leaders:
+            return
+        from oncelog.cluster.follower_session import FollowedPartition
+
+        followed = FollowedPartition(key.topic, key.topic_id, key.partition)
         for fetching in self._leaders.values():
-            fetching.fetcher.forget(FollowedPartition(key.topic, key.topic_id, key.partition))
+            fetching.fetcher.forget(followed)
 
     def _fetching(self, leader: NodeId) -> _Fetching:
         fetching = self._leaders.get(leader)
         if fetching is None:
+            from oncelog.cluster.follower import LeaderFetcher
+
             fetcher = LeaderFetcher(self._broker.node_id, self._config.limits, self._follower_throttle)
             pump = Pump(self._broker.scheduler, lambda: self._poll_fetcher(leader, fetcher))
             fetching = self._leaders[leader] = _Fetching(fetcher, pump)
@@ -250,6 +264,8 @@ class Replication:
         return None if wake_ms is None else wake_ms - now_ms
 
     def _on_fetched(self, leader: NodeId, number: int, answer: Answer) -> None:
+        from oncelog.protocol.messages.list_offsets import ListOffsetsResponse  # only where there are other brokers
+
         fetcher, pump = self._leaders[leader]
         now_ms, time_of_day_ms = self._broker.steady_ms(), self._broker.now_ms()
         if self._broker.stopped:

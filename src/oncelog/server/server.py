@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from oncelog.core.address import ALL_ADDRESSES, LOOPBACK, Address
 from oncelog.core.broker_config import is_in_cluster
 from oncelog.core.config import ConfigError, Settings
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.core.promise import Promise
 from oncelog.server.allocator import give_freed_memory_back
 from oncelog.server.broker import Broker, Environment

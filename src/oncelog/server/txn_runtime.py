@@ -27,7 +27,6 @@ from oncelog.core.ids import (
     TopicPartition,
 )
 from oncelog.core.promise import Promise
-from oncelog.protocol.messages.list_transactions import TransactionState as ListedTransaction
 from oncelog.server.coordinator_runtime import CoordinatorRuntime, LiveShard
 from oncelog.server.markers import RETRY_MS
 from oncelog.server.turns import Steps
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from oncelog.coordinator.txn.outcome import TxnOutcome
     from oncelog.coordinator.txn.recovery import MissingMarker
     from oncelog.coordinator.txn.results import IdResult, PartitionsResult, Result
+    from oncelog.protocol.messages.list_transactions import TransactionState as ListedTransaction
     from oncelog.server.broker import Broker
 
 log = logging.getLogger("oncelog.transactions")

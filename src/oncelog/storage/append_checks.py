@@ -11,11 +11,12 @@ the records are believed too. A client sends exactly one batch per partition, as
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from oncelog.core.codec import Codec
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import NO_PRODUCER_EPOCH, TopicPartition
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.batch import (
     CODEC_MASK,
     CONTROL_BIT,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.batch import PREFIX_BYTES, BatchHeader, ControlMarker, pack_prefix
 from oncelog.protocol.primitives import Readable
 from oncelog.storage.append_checks import CheckedBatch

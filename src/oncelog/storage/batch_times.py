@@ -11,11 +11,12 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
-from typing import Final, NamedTuple
+from typing import Final
 
 from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import KafkaError
 from oncelog.core.ids import TopicPartition
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.batch import HEADER_BYTES, BatchHeader, read_header
 from oncelog.protocol.compression import OUTPUT_BYTES_MAX, OutputTooLarge, decompress
 from oncelog.protocol.record_walk import walk_records

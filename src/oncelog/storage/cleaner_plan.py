@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from oncelog.core.dataclass import dataclass
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.storage.log import Log
 from oncelog.storage.log_config import LogConfig
 from oncelog.storage.offset_index import RELATIVE_OFFSET_MAX

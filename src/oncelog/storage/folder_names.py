@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 import uuid
-from typing import Final, NamedTuple
+from typing import Final
 
 from oncelog.core.ids import TopicPartition
+from oncelog.core.named_tuple import NamedTuple
 
 FOLDER_NAME_CHARS_MAX: Final = 255
 DELETE_MARK: Final = "delete"

@@ -13,9 +13,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from oncelog.core.invariant import invariant
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.storage.atomic_file import read_file, replace_file
 from oncelog.storage.checkpoint_lines import CorruptCheckpointError, decode_lines, encode_lines
 

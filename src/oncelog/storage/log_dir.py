@@ -20,12 +20,13 @@ import os
 import uuid
 from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from oncelog.core import failpoints
 from oncelog.core.dataclass import dataclass
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import CLUSTER_METADATA_TOPIC, TopicPartition
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.core.steps import at_once
 from oncelog.protocol.batch import CorruptBatchError
 from oncelog.storage import checkpoints, clean_shutdown

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.batch import HEADER_BYTES, LENGTH_OVERHEAD_BYTES, CorruptBatchError, read_header
 from oncelog.storage.segment import Segment, segment_number
 

@@ -10,9 +10,10 @@ appended since the last that did. A relative offset of 0 therefore only occurs i
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from oncelog.core.invariant import invariant
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.storage.index_file import CorruptIndexError, IndexFile
 
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from oncelog.core.ids import NO_COORDINATOR_EPOCH, NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP, next_sequence
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.batch import TRANSACTIONAL_BIT, BatchHeader, ControlMarker
 
 BATCHES_RETAINED_MAX: Final = 5

@@ -39,11 +39,12 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import EPOCH_MAX, NO_OFFSET, NO_PRODUCER_EPOCH, TopicPartition
 from oncelog.core.invariant import invariant
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, ControlMarker
 from oncelog.storage.producer_entry import CompletedTxn, LastRecord, ProducerEntry
 from oncelog.storage.producer_snapshot import (

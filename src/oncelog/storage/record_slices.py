@@ -8,8 +8,9 @@ stands in `protocol.batch`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol import compression
 from oncelog.protocol.batch import CODEC_MASK, HEADER_BYTES, LENGTH_OVERHEAD_BYTES, BatchHeader, CorruptBatchError
 from oncelog.protocol.primitives import MalformedRequest, append_varlong, read_varlong

@@ -24,9 +24,10 @@ import logging
 import os
 import zlib
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.batch import BatchHeader, CorruptBatchError
 from oncelog.storage import leader_epochs
 from oncelog.storage.checkpoint_lines import CorruptCheckpointError

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Generator, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 import google_crc32c
 
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.batch import (
     CONTROL_BIT,
     HEADER_BYTES,

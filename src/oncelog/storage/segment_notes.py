@@ -16,8 +16,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.storage.atomic_file import read_file, replace_file
 from oncelog.storage.checkpoint_lines import CorruptCheckpointError, decode_lines, encode_lines
 

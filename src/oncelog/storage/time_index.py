@@ -11,10 +11,11 @@ segment. One slot is kept free for that last one.
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from oncelog.core.ids import NO_TIMESTAMP
 from oncelog.core.invariant import invariant
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.storage.index_file import CorruptIndexError, IndexFile
 
 _TIMESTAMP: Final = 0

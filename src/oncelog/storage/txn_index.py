@@ -20,12 +20,13 @@ import os
 import struct
 from bisect import bisect_left
 from collections.abc import Container, Generator, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 import google_crc32c
 
 from oncelog.core.failpoints import hit
 from oncelog.core.invariant import invariant
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.storage.file_cache import FileHandle
 
 ENTRY_SIZE_BYTES: Final = 34

@@ -27,6 +27,24 @@ print(json.dumps(sorted(sys.modules)), file=sys.stderr)
 """
 
 
+_SHOW_COLLECTIONS = """
+import gc, sys
+gc.collect()
+looked_at = []
+
+def note(phase, details):
+    if phase == "start":
+        looked_at.append(len(gc.get_objects(details["generation"])))
+
+gc.callbacks.append(note)
+from oncelog.__main__ import main
+try:
+    main()
+finally:
+    print(gc.isenabled(), max(looked_at, default=0))
+"""
+
+
 def modules_of(*arguments: object) -> set[str]:
     command = [sys.executable, "-c", _SHOW_MODULES, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True)
@@ -42,6 +60,15 @@ def test_help_imports_no_command() -> None:
     assert packages(modules) == {"oncelog.cli", "oncelog.core"}
     assert not modules & {"asyncio", "rich", "numpy", "pyarrow", "pyspark", "cramjam"}
     assert len([module for module in modules if module.startswith("oncelog")]) <= 10
+
+
+def test_what_a_start_imports_is_not_looked_through_for_garbage(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _SHOW_COLLECTIONS, "serve", "--data-dir", str(tmp_path / "a,b")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "one folder is supported" in done.stderr
+    is_enabled, most = done.stdout.split()
+    assert is_enabled == "True"
+    assert int(most) < 10_000  # of thirty thousand that there are by then
 
 
 @pytest.mark.parametrize(

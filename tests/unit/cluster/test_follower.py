@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from oncelog.cluster.follower import FLUSH_WAIT_MS, FetchLimits, LeaderFetcher, SendToLeader
+from oncelog.cluster.cluster_config import FetchLimits
+from oncelog.cluster.follower import FLUSH_WAIT_MS, LeaderFetcher, SendToLeader
 from oncelog.cluster.follower_session import FollowedPartition, FollowerSession
 from oncelog.core.config import INT_MAX
 from oncelog.core.errors import ErrorCode, KafkaError

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from oncelog.cluster.cluster_config import ClusterConfig
-from oncelog.cluster.follower import FetchLimits
+from oncelog.cluster.cluster_config import ClusterConfig, FetchLimits
 from oncelog.cluster.lifecycle import Timing
 from oncelog.controller.delta import TopicIdPartition
 from oncelog.core.address import Address

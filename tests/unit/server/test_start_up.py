@@ -13,6 +13,7 @@ import pytest
 _SHOW_MODULES = """
 import asyncio, json, sys, uvloop
 from pathlib import Path
+from typing import NamedTuple
 from oncelog.core.broker_config import BROKER_CONFIG
 from oncelog.server.server import Server
 
@@ -30,7 +31,13 @@ async def main():
         for name in ready if name.startswith("oncelog.")
         for each in vars(sys.modules[name]).values() if isinstance(each, type) and hasattr(each, "__dataclass_params__")
     }
-    print(json.dumps([ready, sorted(sys.modules), turns, sorted(standard)]))
+    tuples = {
+        f"{name}.{each.__name__}"
+        for name in ready if name.startswith("oncelog.")
+        for each in vars(sys.modules[name]).values()
+        if isinstance(each, type) and each.__module__ == name and getattr(each, "__orig_bases__", None) == (NamedTuple,)
+    }
+    print(json.dumps([ready, sorted(sys.modules), turns, sorted(standard), sorted(tuples)]))
     await server.stop()
 
 with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -69,6 +76,7 @@ class Imported(NamedTuple):
     """Between the turns of the loop that follow."""
     turns: int
     standard_dataclasses: list[str]
+    standard_tuples: list[str]
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +84,8 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Imported:
     folder: Path = tmp_path_factory.mktemp("started") / "data"
     command = [sys.executable, "-c", _SHOW_MODULES, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True)
-    ready, behind, turns, standard = json.loads(done.stdout)
-    return Imported(set(ready), set(behind), turns, standard)
+    ready, behind, *others = json.loads(done.stdout)
+    return Imported(set(ready), set(behind), *others)
 
 
 @pytest.mark.parametrize("handler", ["h00_produce", "h01_fetch", "h08_offset_commit", "h26_end_txn"])
@@ -94,6 +102,8 @@ def test_others_are_served_between_these_imports(imported: Imported) -> None:
 UNUSED = (
     *("tls", "server.login", "security.scram", "controller.acl_changes", "storage.cleaner", "client"),
     *("coordinator.group.machine", "coordinator.txn.machine"),
+    *("cluster.follower", "cluster.follower_session", "cli.console_process"),
+    *("protocol.messages.group_metadata_log", "protocol.messages.join_group", "protocol.messages.list_offsets"),
 )
 
 
@@ -114,6 +124,8 @@ def test_an_address_is_bound_without_the_codec_of_international_names(imported: 
 def test_no_class_of_a_start_is_one_of_those_that_take_long_to_make(imported: Imported) -> None:
     """See docs/decisions/dataclasses.md."""
     assert imported.standard_dataclasses == []
+    layers = ("oncelog.core", "oncelog.protocol", "oncelog.security", "oncelog.storage", "oncelog.coordinator")
+    assert [name for name in imported.standard_tuples if name.startswith(layers)] == []
 
 
 def test_a_start_does_not_look_for_garbage_again_and_again(tmp_path: Path) -> None:

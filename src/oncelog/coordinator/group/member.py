@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from sys import getsizeof
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from oncelog.core.dataclass import dataclass
 from oncelog.core.invariant import InvariantError
-from oncelog.protocol.messages.group_metadata_log import MemberMetadata
-from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+
+if TYPE_CHECKING:
+    from oncelog.protocol.messages.group_metadata_log import MemberMetadata
+    from oncelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 
 MEMBER_BYTES: Final = 4_096
 """Memory of a member beside what it tells: with its timers, and with a request that waits and its connection, which may
@@ -69,6 +71,8 @@ class Member:
         raise InvariantError(f"member {self.member_id} supports none of {sorted(candidates)}")
 
     def durable(self, protocol_name: str, assignment: bytes) -> MemberMetadata:
+        from oncelog.protocol.messages.group_metadata_log import MemberMetadata  # a start has no members
+
         return MemberMetadata(
             member_id=self.member_id,
             group_instance_id=self.group_instance_id,

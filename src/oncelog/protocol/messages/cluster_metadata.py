@@ -10,11 +10,12 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.invariant import invariant
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.compiler import decode, decoder, encode_bytes, read_version
 from oncelog.protocol.messages.broker_registration import Feature, Listener
 from oncelog.protocol.primitives import MalformedRequest, Readable, read_uvarint, uvarint
