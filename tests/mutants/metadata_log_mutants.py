@@ -200,6 +200,20 @@ METADATA_LOG_MUTANTS = [
         (suite("tests/unit/cluster/test_zookeeper_log.py", "-k", "gap"),),
     ),
     Mutant(
+        "a controller makes the log anew that it knows",
+        _ZOOKEEPER_LOG,
+        "            if self._next_number > 0:\n                raise",
+        "            if False:\n                raise",
+        (suite("tests/unit/cluster/test_zookeeper_log.py", "-k", "know_a_log"),),
+    ),
+    Mutant(
+        "a missing log node keeps those beside it",
+        _SNAPSHOTS,
+        " for path in slice_ if await self._get(path) is not None]",
+        " for path in slice_]",
+        (suite("tests/unit/cluster/test_zookeeper_log.py", "-k", "all_the_same"),),
+    ),
+    Mutant(
         "a controller takes an epoch that the log has had",
         _ZOOKEEPER_LOG,
         "if int(node.data) < least else None",
