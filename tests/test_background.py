@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.second_try import NOTE
+
 SLEEPER = "import time; print(flush=True); time.sleep(600)"
 
 
@@ -28,7 +30,7 @@ def test_so_does_it_where_tests_run_in_the_background() -> None:
     ran = subprocess.run(
         [*command, f"{__file__}::{test_ctrl_c_ends_what_a_test_starts.__name__}"],
         cwd=Path(__file__).parents[1],
-        env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")},
+        env={name: value for name, value in os.environ.items() if name != NOTE and not name.startswith("PYTEST_")},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -101,3 +101,21 @@ def test_a_task_reads_what_it_can_and_goes_on_if_told_to() -> None:
         given["kafka.oncelog.skip.corrupt.batches"] = "true"
         parts = list(read_task.read_range(parse_source_options(given, streaming=True), wanted))
         assert [value for part in parts for value in part.column("value").to_pylist()] == READABLE
+
+
+def test_how_much_is_fetched_at_a_time_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def reader(client: Any, *, fetch_bytes: int, **_: Any) -> Any:
+        asked.append(fetch_bytes)
+        return client
+
+    monkeypatch.setattr(read_task, "worker_client", lambda _: Topic(0))
+    monkeypatch.setattr(read_task, "RangeReader", reader)
+    given = {"kafka.bootstrap.servers": "nowhere:1", "subscribe": "a"}
+    for more in (
+        {"kafka.fetch.max.bytes": "70000"},
+        {"kafka.fetch.max.bytes": "70000", "kafka.max.partition.fetch.bytes": "50000"},
+    ):
+        list(read_task._chunks(parse_source_options({**given, **more}, streaming=True), OffsetRange(P0, 0, 10)))
+    assert asked == [70_000, 50_000]

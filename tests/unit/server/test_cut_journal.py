@@ -68,11 +68,14 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "lose"), CASES)
 def test_nothing_that_a_log_has_seen_is_given_out_again(
-    tmp_path: Path, name: str, lose: Callable[[Path], None]
+    tmp_path: Path, name: str, lose: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = journal.unpack(name, tmp_path)
     lose(folder / JOURNAL_FILE)
+    is_all_lost = not (folder / JOURNAL_FILE).stat().st_size
     node = BrokerInProcess(folder, journal.SETTINGS)
+    told = "the settings of topic t are not known" if is_all_lost else "the metadata has lost its end"
+    assert told in caplog.text
     given = set[int]()
     for _ in range(2):
         answer = node.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4)

@@ -127,10 +127,13 @@ def truncate_as_told(node: BrokerInProcess, batch: int) -> str:
     return told
 
 
-LOSSES = {
+TORN = {
     "last batch damaged": damage_last_batch,
     "last batch torn": cut_in_last_batch,
     "as the error message says": follow_the_error_message,
+}
+LOSSES = {
+    **TORN,
     "all of it": lose_all,
     **{f"cut before batch {number}": cut_before_batch(number) for number in (0, 1, 2, 3, 5, 7, 9, 12, 16, 20, 25, 29)},
 }
@@ -139,13 +142,16 @@ LOSSES = {
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
 @pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES.keys())
 def test_nothing_that_a_log_has_seen_is_given_out_again(
-    tmp_path: Path, lose: Callable[[History], None], clean: bool
+    tmp_path: Path, lose: Callable[[History], None], clean: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     history = History(tmp_path / "data", clean=clean)
     lose(history)
     node = history.node
     for after_clean_stop in (False, True):
+        caplog.clear()
         node.broker = node._new()
+        if lose in TORN.values():
+            assert ("the metadata has lost its end: its last" in caplog.text) is not after_clean_stop
         history.check(node, after_clean_stop=after_clean_stop)
         node.stop()
 
