@@ -327,7 +327,7 @@ STORAGE_MUTANTS = [
         "return offset == self.log_end_offset",
         (
             suite("tests/unit/storage/test_disk_trouble.py", "-k", "left_behind"),
-            histories(5, "reader-consistent", theme="repairs"),
+            histories(60, "reader-consistent", theme="repairs"),
         ),
     ),
     Mutant(
