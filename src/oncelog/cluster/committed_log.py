@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from oncelog.cluster.kraft_metadata import SnapshotName
 from oncelog.controller.checkpoint import Quorum
@@ -17,6 +17,7 @@ from oncelog.controller.image_records import VersionedRecord
 from oncelog.controller.metadata_batches import BatchWriter, read_batches
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.invariant import invariant
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.batch import decode_records, read_header
 from oncelog.protocol.messages.cluster_metadata import (
     AbortTransactionRecord,

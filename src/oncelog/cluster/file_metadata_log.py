@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from oncelog.cluster.committed_log import CommittedLog, Snapshot, data_batches
@@ -40,6 +40,7 @@ from oncelog.core.address import LOOPBACK, Address
 from oncelog.core.clock import Scheduler
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.ids import TopicPartition, uuid_to_text
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.core.promise import Promise
 from oncelog.core.worker import InlineWorker, Worker
 from oncelog.protocol.batch import iter_headers

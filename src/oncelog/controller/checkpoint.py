@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 from oncelog.controller.errors import InvalidMetadata
 from oncelog.controller.image import Image
 from oncelog.controller.image_records import image_records
 from oncelog.controller.metadata_batches import BatchWriter, read_batches
 from oncelog.controller.replay import Replay
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.batch import whole_batches
 from oncelog.protocol.messages.cluster_metadata import (
     KRaftVersionRecord,

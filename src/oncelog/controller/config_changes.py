@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from oncelog.controller.decision import Deciding, Decision, Requester
 from oncelog.controller.image import ConfigResource
@@ -18,6 +18,7 @@ from oncelog.controller.view import MIN_ISR, View
 from oncelog.core.config import ConfigError, ConfigTable, ConfigType
 from oncelog.core.config_resources import AlterOperation, ResourceType
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.core.topic_config import TOPIC_CONFIG
 from oncelog.protocol.messages.alter_configs import (
     AlterConfigsRequest,

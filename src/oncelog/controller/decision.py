@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.schema import Message
 from oncelog.security.acl import CLUSTER_NAME, Operation, Resource
 

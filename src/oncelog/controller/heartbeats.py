@@ -20,10 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import NamedTuple
 
 from oncelog.controller.registrations import BrokerRegistration
 from oncelog.core.dataclass import dataclass
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 
 

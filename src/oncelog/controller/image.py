@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from oncelog.controller.partition_image import PartitionImage
@@ -13,6 +13,7 @@ from oncelog.core.config_resources import ResourceType
 from oncelog.core.dataclass import dataclass
 from oncelog.core.features import METADATA_VERSION
 from oncelog.core.ids import NodeId
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.messages.cluster_metadata import (
     AccessControlEntryRecord,
     DelegationTokenRecord,

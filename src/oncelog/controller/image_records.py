@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final
 
 from oncelog.controller.image import Image, TopicImage
 from oncelog.core.features import METADATA_VERSION
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.messages.cluster_metadata import (
     BrokerRegistrationChangeRecord,
     ClientQuotaRecord,

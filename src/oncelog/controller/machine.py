@@ -15,7 +15,7 @@ heartbeats: these are memory, and are taken as they come.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from oncelog.controller import broker_changes
@@ -33,6 +33,7 @@ from oncelog.core.config_resources import ResourceType
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.features import ELR_VERSION, KRAFT_VERSION, METADATA_VERSION
 from oncelog.core.ids import INTERNAL_TOPICS, NodeId
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.core.steps import at_once
 from oncelog.protocol.api_keys import ApiKey
 from oncelog.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse

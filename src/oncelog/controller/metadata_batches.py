@@ -6,8 +6,8 @@ Both are record batches as in any log. A batch holds metadata records or, if it 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import NamedTuple
 
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.batch import (
     BatchHeader,
     CorruptBatchError,

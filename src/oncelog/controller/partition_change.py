@@ -29,11 +29,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from oncelog.controller.partition_image import NO_LEADER_CHANGE, PartitionImage
 from oncelog.core.dataclass import dataclass
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.protocol.messages.cluster_metadata import PartitionChangeRecord
 
 NO_LEADER: Final = -1

@@ -11,9 +11,10 @@ Randomness comes in as a function: `below(n)` is a number from 0 to n - 1.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from oncelog.core.errors import ErrorCode, KafkaError
+from oncelog.core.named_tuple import NamedTuple
 
 Below = Callable[[int], int]
 T = TypeVar("T")

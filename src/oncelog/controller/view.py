@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 from uuid import UUID
 
 from oncelog.controller.image import Image, TopicImage
@@ -15,6 +15,7 @@ from oncelog.core.config_resources import ResourceType
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.features import ELR_VERSION
 from oncelog.core.ids import NodeId
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.core.topic_config import TOPIC_CONFIG
 from oncelog.core.topic_settings import BrokerSettings, known_settings
 

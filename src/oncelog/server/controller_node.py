@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import UUID
 
 from oncelog.cluster.committed_log import Snapshot
@@ -29,6 +29,7 @@ from oncelog.controller.metadata_batches import each_record
 from oncelog.core.clock import Scheduler
 from oncelog.core.errors import ErrorCode, KafkaError
 from oncelog.core.invariant import invariant
+from oncelog.core.named_tuple import NamedTuple
 from oncelog.core.promise import Promise
 from oncelog.core.steps import at_once, take_slice
 from oncelog.core.worker import Worker
