@@ -19,7 +19,7 @@ from tests.connect.children import Child, stop_self
 from tests.connect.test_postgres_source import Bank
 from tests.waiting import wait_until
 
-TRANSACTION_MS = 5000
+TRANSACTION_MS = 1500
 
 
 def run_until_current(kind: Kind) -> None:
