@@ -118,7 +118,8 @@ def _try(folder: Path, fetch: Callable[[], None], tries: int) -> None:
             fetch()
             return
         except (RuntimeError, subprocess.SubprocessError) as error:
-            if not left:
+            # Who has waited for a registry in vain does not wait again as long.
+            if not left or isinstance(error, subprocess.TimeoutExpired):
                 _failures[folder] = error
                 raise
             time.sleep(FETCH_PAUSE_S)

@@ -47,7 +47,7 @@ class PostgresProxy:
         self._sockets += [client, server]
         try:
             self._pass_on(client, server)
-        except OSError:
+        except (OSError, ValueError):  # ValueError: of a socket that another thread has closed meanwhile
             pass
         finally:
             _cut(client, server)

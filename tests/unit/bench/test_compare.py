@@ -50,15 +50,19 @@ def test_without_apache_kafka_it_says_so_and_measures_oncelog_alone(capsys: pyte
 
 
 @pytest.mark.parametrize(
-    ("failure", "words"),
+    ("failure", "words", "tries"),
     [
-        (subprocess.CompletedProcess([], 1, "\n[ERROR] no route to the repository\n[ERROR] more", ""), "no route"),
-        (subprocess.TimeoutExpired("mvn", 600), "timed out after 600 seconds"),
+        (
+            subprocess.CompletedProcess([], 1, "\n[ERROR] no route to the repository\n[ERROR] more", ""),
+            "no route",
+            jars.FETCH_TRIES,
+        ),
+        (subprocess.TimeoutExpired("mvn", 600), "timed out after 600 seconds", 1),
     ],
     ids=["fails", "hangs"],
 )
-def test_maven_that_fails_is_tried_once_and_said_loudly(
-    failure: object, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_maven_that_fails_is_said_loudly(
+    failure: object, words: str, tries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[object] = []
 
@@ -72,8 +76,9 @@ def test_maven_that_fails_is_tried_once_and_said_loudly(
     monkeypatch.setattr(jars, "java_major_version", lambda: jars.JAVA_MIN)
     monkeypatch.setattr(jars.shutil, "which", lambda name: name)
     monkeypatch.setattr(jars.subprocess, "run", run)
+    monkeypatch.setattr(jars, "FETCH_PAUSE_S", 0)
     measured, remarks = compare.sides()
-    assert [side.name for side in measured] == ["oncelog"] and len(calls) == 1
+    assert [side.name for side in measured] == ["oncelog"] and len(calls) == tries
     assert remarks[0].startswith("APACHE KAFKA IS NOT MEASURED") and words in remarks[0]
 
 
