@@ -321,19 +321,20 @@ def test_kills_at_random_leave_the_committed_stream(target: Target, topic: str, 
 
 
 def test_a_paused_owner_is_fenced_when_it_goes_on(target: Target, topic: str) -> None:
-    end = send(target.servers, topic, *((n, {"id": n}) for n in range(5)))
+    """Rows are appended: an upsert would hide that they were written twice."""
+    end = send(target.servers, topic, *((None, {"n": n, "source": "paused"}) for n in range(5)))
 
-    def stopped_after_rows() -> None:
+    def stopped_after_read() -> None:
         failpoints.arm("sink.after_read", failpoints.on_nth_hit(1, stop_self))
         with pytest.raises((Fenced, psycopg.OperationalError), match=r"has taken over|terminat"):
-            target.drain(topic, end + 100)
+            target.drain(topic, end + 100, table="events", mode="append")
 
-    old = Child(stopped_after_rows)
+    old = Child(stopped_after_read)
     wait_until(lambda: Path(f"/proc/{old.pid}/stat").read_text().split(")")[1].split()[0] == "T")
-    target.drain(topic, end)
+    target.drain(topic, end, table="events", mode="append")
     old.signal(signal.SIGCONT)
     assert old.wait() == 0
-    assert target.execute("select count(*) from items") == [(5,)]
+    assert target.execute("select count(*) from events where source = 'paused'") == [(5,)]
 
 
 @pytest.mark.parametrize("point", [pytest.param("sink.after_rows", marks=pytest.mark.long), "sink.after_offsets"])
